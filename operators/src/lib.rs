@@ -1,0 +1,24 @@
+//! Operators: the stages that a pipeline is made of, and the trait they implement.
+//!
+//! An operator is one file: what it does, its parameters, its type, its implementation, its tests. It sees ports, rows,
+//! files, a seed and a stop sign; it never sees storage. See [`operator`] for the words, [`registry`] for the list.
+
+pub mod coa;
+mod context;
+pub mod convert_coa;
+mod error;
+pub mod filters;
+pub mod ingest_traces;
+pub mod memory;
+pub mod operator;
+pub mod params;
+pub mod port;
+mod registry;
+pub mod traces;
+
+pub use context::{Checkpoint, InputFile, NoProgress, ProgressSink, SourceObject, UnitContext, UnitIo, seed, share};
+pub use error::{ErrorKind, OperatorError};
+pub use operator::{Built, Factory, Of, Operator, Queue, Runnable, Split};
+pub use params::{Fraction, Mistake, ParamsError, Positive};
+pub use port::{FilesIn, FilesOut, In, Out, Payload, Port};
+pub use registry::OPERATORS;

@@ -1,0 +1,333 @@
+//! OAgents run records: one JSON object a run.
+//!
+//! What the layout hides, and what is made of it:
+//! - `prediction` was rewritten by a separate model after the run; the agent's own answer is the last action's output.
+//! - `intermediate_steps` is empty after an exception although the run had steps; the status says so.
+//! - The search sub-agent's calls stand apart, in `search_agent_actions`, keyed by the full task text, without order or
+//!   time. They are joined to the call in whose source the task's text occurs; where none or several fit, they are left
+//!   out and the manager's observation stands alone.
+//! - Facts and plan stand in an English lead-in and a fence of backticks; both wrappers are stripped.
+//! - A judge's `score` and `evaluate_thought` belong to the action they stand in.
+
+use chrono::NaiveDateTime;
+use schemas::{Domain, Micros, Step, StepKind, Trace, TraceStatus};
+use serde_json::{Map, Value, json};
+
+use super::{Misfit, Parsed, answers, scalar, text};
+
+/// The sub-agent's calls by its full task text.
+type SubAgents<'a> = Vec<(&'a str, &'a [Value])>;
+
+/// Reads one record.
+pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
+    let question = text(record, "question")?.to_owned();
+    let recorded = record.get("intermediate_steps").unwrap_or(&Value::Null);
+    let recorded = match recorded {
+        Value::Array(steps) => steps.as_slice(),
+        Value::Null => &[],
+        other => return Err(Misfit::wrong_type("intermediate_steps", "a list", other)),
+    };
+    let flag = |field: &str| record.get(field).and_then(Value::as_bool).unwrap_or(false);
+    let error = record.get("agent_error").and_then(scalar);
+    let status = if error.is_some() {
+        TraceStatus::AgentError
+    } else if flag("iteration_limit_exceeded") {
+        TraceStatus::IterationLimit
+    } else if flag("parsing_error") && recorded.is_empty() {
+        TraceStatus::ParsingError
+    } else {
+        TraceStatus::Completed
+    };
+
+    let sub_agents: SubAgents<'_> = record
+        .get("search_agent_actions")
+        .and_then(Value::as_object)
+        .map(|actions| {
+            let calls = actions.iter().map(|(task, action)| (task.as_str(), action.get("tool_calls")));
+            calls.filter_map(|(task, calls)| Some((task, calls?.as_array()?.as_slice()))).collect()
+        })
+        .unwrap_or_default();
+
+    let mut builder = Builder { trace_id, steps: Vec::new(), answer: None };
+    for (index, step) in recorded.iter().enumerate() {
+        builder.step(index, step, &sub_agents)?;
+    }
+    let trace = Trace {
+        trace_id: trace_id.to_owned(),
+        source: String::new(),
+        line: 0,
+        byte_offset: 0,
+        format: "oagents".to_owned(),
+        task_id: record.get("task_id").and_then(scalar),
+        question,
+        golden_answers: record.get("true_answer").map(answers).unwrap_or_default(),
+        prediction: record.get("prediction").and_then(scalar),
+        agent_answer: builder.answer,
+        source_verdict: None,
+        domain: Domain::Qa,
+        status,
+        error,
+        agent_name: record.get("agent_name").and_then(scalar),
+        started_at: record.get("start_time").and_then(local_time),
+        ended_at: record.get("end_time").and_then(local_time),
+        steps: builder.steps.len() as i64,
+        repaired: Vec::new(),
+    };
+    Ok(Parsed { trace, steps: builder.steps })
+}
+
+/// `YYYY-MM-DD HH:MM:SS` without zone, taken as UTC.
+fn local_time(value: &Value) -> Option<Micros> {
+    let time = NaiveDateTime::parse_from_str(value.as_str()?, "%Y-%m-%d %H:%M:%S").ok()?;
+    Some(Micros(time.and_utc().timestamp_micros()))
+}
+
+/// Seconds since 1970 as a float.
+fn epoch(value: Option<&Value>) -> Option<Micros> {
+    Some(Micros((value?.as_f64()? * 1e6).round() as i64))
+}
+
+struct Builder<'a> {
+    trace_id: &'a str,
+    steps: Vec<Step>,
+    answer: Option<String>,
+}
+
+impl Builder<'_> {
+    fn push(&mut self, id: String, kind: StepKind, parent: Option<&str>, agent: Option<&str>) -> &mut Step {
+        let mut step = Step::new(self.trace_id, id, self.steps.len(), kind);
+        step.parent_step_id = parent.map(str::to_owned);
+        step.agent = agent.map(str::to_owned);
+        self.steps.push(step);
+        self.steps.last_mut().expect("just pushed")
+    }
+
+    fn step(&mut self, index: usize, step: &Value, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
+        let agent = step.get("agent").and_then(Value::as_str);
+        let written = |field: &str| step.get(field).and_then(scalar).filter(|text| !text.trim().is_empty());
+        match step.get("step_type").and_then(Value::as_str).unwrap_or_else(|| guess(step)) {
+            "task" => self.push(format!("{index}"), StepKind::Task, None, agent).text = written("task"),
+            "planning" => {
+                if let Some(facts) = written("facts").map(|facts| unfence(&facts)).filter(|facts| !facts.is_empty()) {
+                    self.push(format!("{index}.facts"), StepKind::Turn, None, agent).text = Some(facts);
+                }
+                let plan = written("plan").map(|plan| unfence(&plan));
+                self.push(format!("{index}.plan"), StepKind::Plan, None, agent).text = plan;
+            }
+            "action" => self.action(index, step, sub_agents)?,
+            _ => self.push(format!("{index}"), StepKind::Turn, None, agent).text = written("model_output"),
+        }
+        Ok(())
+    }
+
+    fn action(&mut self, index: usize, step: &Value, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
+        let agent = step.get("agent").and_then(Value::as_str);
+        let id = format!("{index}");
+        let turn = self.push(id.clone(), StepKind::Turn, None, agent);
+        turn.text = step.get("model_output").and_then(scalar);
+        turn.started_at = epoch(step.get("start_time"));
+        turn.ended_at = epoch(step.get("end_time"));
+        if let Some(error) = step.get("error").filter(|error| !error.is_null()) {
+            turn.error_type = error.get("type").and_then(scalar);
+            turn.error = error.get("message").and_then(scalar).or_else(|| scalar(error));
+        }
+        let failure = (turn.error_type.clone(), turn.error.clone());
+        let observations = step.get("observations").and_then(scalar);
+        let calls = match step.get("tool_calls") {
+            None | Some(Value::Null) => &[],
+            Some(Value::Array(calls)) => calls.as_slice(),
+            Some(other) => return Err(Misfit::wrong_type("tool_calls", "a list", other)),
+        };
+        for (number, call) in calls.iter().enumerate() {
+            let function = call.get("function").unwrap_or(call);
+            let name = text(function, "name")?;
+            let call_id = format!("{id}.{number}");
+            if name == "final_answer" {
+                let answer = final_answer(function.get("arguments"))
+                    .or_else(|| step.get("action_output").and_then(scalar));
+                self.push(call_id, StepKind::Answer, Some(&id), agent).text = answer.clone();
+                self.answer = answer;
+                continue;
+            }
+            let arguments = arguments(function.get("arguments"));
+            let last = number + 1 == calls.len();
+            let row = self.push(call_id.clone(), StepKind::Call, Some(&id), agent);
+            row.tool = Some(name.to_owned());
+            row.call_id = call.get("id").and_then(scalar);
+            row.arguments = Some(arguments.to_string());
+            // The step's observations are one text for all its calls; only a single call can own it.
+            row.observation = observations.clone().filter(|_| calls.len() == 1);
+            if last {
+                (row.error_type, row.error) = failure.clone();
+            }
+            self.delegated(&call_id, arguments.get("code").and_then(Value::as_str), sub_agents)?;
+        }
+        if calls.len() > 1 {
+            self.steps.iter_mut().rfind(|row| row.step_id == id).expect("pushed above").observation = observations;
+        }
+        let judged = step.get("evaluate_thought").and_then(Value::as_str).filter(|text| !text.trim().is_empty());
+        if let Some(judgement) = judged {
+            let critic = if step.get("score").is_some_and(Value::is_number) { step["score"].as_f64() } else { None };
+            let row = self.push(format!("{id}.critique"), StepKind::Critique, Some(&id), Some("critic"));
+            row.text = Some(judgement.to_owned());
+            row.score = critic;
+        }
+        Ok(())
+    }
+
+    /// The calls of the sub-agent whose task text occurs in a manager's source.
+    fn delegated(&mut self, call: &str, source: Option<&str>, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
+        let Some(source) = source else { return Ok(()) };
+        let tasks = task_texts(source);
+        for task in tasks {
+            let matching: Vec<&(&str, &[Value])> = sub_agents.iter().filter(|(key, _)| key.contains(&task)).collect();
+            let [(_, calls)] = matching[..] else { continue };
+            for (number, made) in calls.iter().enumerate() {
+                let name = text(made, "name")?.to_owned();
+                let row =
+                    self.push(format!("{call}.{number}"), StepKind::Call, Some(call), Some("search_agent"));
+                row.tool = Some(name);
+                row.arguments = Some(arguments(made.get("args")).to_string());
+                row.observation = made.get("observation").and_then(scalar);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The kind of a step that does not say: smolagents' records tell by their keys.
+fn guess(step: &Value) -> &'static str {
+    if step.get("step").is_some() || step.get("step_number").is_some() {
+        "action"
+    } else if step.get("plan").is_some() {
+        "planning"
+    } else if step.get("task").is_some() {
+        "task"
+    } else {
+        "unknown"
+    }
+}
+
+/// Text inside a fence of three backticks, without the lead-in; the whole text where there is none.
+fn unfence(text: &str) -> String {
+    let inner = text.split_once("```").and_then(|(_, rest)| rest.rsplit_once("```")).map(|(inner, _)| inner);
+    inner.unwrap_or(text).trim().to_owned()
+}
+
+/// The task texts a manager's Python source hands to its sub-agent: string literals inside `search_agent(…)`.
+fn task_texts(source: &str) -> Vec<String> {
+    let mut tasks = Vec::new();
+    for (at, name) in source.match_indices("search_agent(") {
+        let rest = &source[at + name.len()..];
+        let Some(open) = rest.find(['\'', '"']) else { continue };
+        let quote = rest.as_bytes()[open] as char;
+        let triple: String = std::iter::repeat_n(quote, 3).collect();
+        let (body, end) = match rest[open..].strip_prefix(&triple) {
+            Some(body) => (body, triple),
+            None => (&rest[open + 1..], quote.to_string()),
+        };
+        if let Some(end) = body.find(&end) {
+            tasks.push(body[..end].replace("\\n", "\n").replace("\\'", "'").replace("\\\"", "\""));
+        }
+    }
+    tasks
+}
+
+/// A call's arguments as an object, whatever form they were logged in: an object, JSON text, JSON text twice, or the
+/// source code of a Python call, which becomes `{"code": …}`.
+fn arguments(value: Option<&Value>) -> Value {
+    match value {
+        Some(Value::Object(map)) => Value::Object(map.clone()),
+        Some(Value::String(text)) => match serde_json::from_str::<Value>(text) {
+            Ok(Value::Object(map)) => Value::Object(map),
+            Ok(Value::String(inner)) if inner.len() < text.len() => arguments(Some(&Value::String(inner))),
+            _ => json!({ "code": text }),
+        },
+        None | Some(Value::Null) => Value::Object(Map::new()),
+        Some(other) => json!({ "value": other }),
+    }
+}
+
+/// The answer in the arguments of `final_answer`: text, or an object with one value.
+fn final_answer(arguments: Option<&Value>) -> Option<String> {
+    match arguments? {
+        Value::Object(map) => map.get("answer").or_else(|| map.values().next()).and_then(scalar),
+        Value::String(text) => match serde_json::from_str::<Value>(text) {
+            Ok(Value::Object(map)) => final_answer(Some(&Value::Object(map))),
+            _ => Some(text.clone()),
+        },
+        other => scalar(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Value {
+        json!({"agent_name": "teacher-x", "question": "How deep is Lake Vall?", "prediction": "84 metres",
+            "true_answer": 84, "task_id": 7, "parsing_error": false, "iteration_limit_exceeded": false,
+            "agent_error": null, "start_time": "2025-08-01 10:00:00", "end_time": "not yet",
+            "intermediate_steps": [
+                {"step_type": "task", "task": "How deep?", "task_images": null},
+                {"step_type": "planning", "facts": "Here are the facts:\n```\n- a lake\n```", "plan": "Plan:\n```\n1. look up\n```"},
+                {"step_type": "action", "step": 1, "start_time": 1.0, "end_time": 9.5, "error": null,
+                 "tool_calls": [{"id": "call_2", "type": "function", "function": {"name": "python_interpreter",
+                    "arguments": "r = search_agent(task='depth of Lake Vall')\nprint(r)"}}],
+                 "model_output": "Thought: ask the searcher\nCode:\n```py\nr = ...\n```",
+                 "observations": "Execution logs:\n84 m\nLast output from code snippet:\nNone",
+                 "action_output": null, "score": 8, "evaluate_thought": "on the way"},
+                {"step_type": "action", "step": 2, "model_output": "done", "error": {"type": "AgentError", "message": "late"},
+                 "tool_calls": [{"id": "c", "type": "function", "function": {"name": "final_answer", "arguments": {"answer": 84.0}}}],
+                 "observations": null, "score": 0.0, "evaluate_thought": ""}],
+            "search_agent_actions": {"You are search_agent. Task: depth of Lake Vall": {"answer": "84 m", "tool_calls": [
+                {"name": "google_search", "args": {"query": "Lake Vall depth"}, "observation": "84 m"},
+                {"name": "crawl_pages", "args": {"url": "https://example.org/vall"}, "observation": "page"}]}}})
+    }
+
+    #[test]
+    fn the_sub_agents_calls_stand_below_the_managers() {
+        let Parsed { trace, steps } = parse(&record(), "t").unwrap();
+        assert_eq!(trace.task_id.as_deref(), Some("7"));
+        assert_eq!(trace.golden_answers, ["84"]);
+        assert_eq!(trace.agent_answer.as_deref(), Some("84"));
+        assert_eq!(trace.prediction.as_deref(), Some("84 metres"));
+        assert_eq!(trace.started_at, Some(Micros(1_754_042_400_000_000)));
+        assert_eq!(trace.ended_at, None);
+        let ids: Vec<&str> = steps.iter().map(|step| step.step_id.as_str()).collect();
+        assert_eq!(
+            ids,
+            ["0", "1.facts", "1.plan", "2", "2.0", "2.0.0", "2.0.1", "2.critique", "3", "3.0"]
+        );
+        assert_eq!(steps[1].text.as_deref(), Some("- a lake"));
+        assert_eq!(steps[5].tool.as_deref(), Some("google_search"));
+        assert_eq!(steps[5].parent_step_id.as_deref(), Some("2.0"));
+        assert_eq!(steps[7].score, Some(8.0));
+        assert_eq!(steps[3].ended_at, Some(Micros(9_500_000)));
+        assert_eq!(steps[8].error_type.as_deref(), Some("AgentError"));
+    }
+
+    #[test]
+    fn a_crashed_run_is_read_with_its_status() {
+        let mut crashed = record();
+        crashed["agent_error"] = json!("boom");
+        crashed["intermediate_steps"] = json!([]);
+        crashed["prediction"] = Value::Null;
+        let Parsed { trace, steps } = parse(&crashed, "t").unwrap();
+        assert_eq!(trace.status, TraceStatus::AgentError);
+        assert_eq!(trace.prediction, None);
+        assert!(steps.is_empty());
+    }
+
+    #[test]
+    fn arguments_have_one_form() {
+        let object = json!({"query": "tower \"Old Meg\""});
+        let text = object.to_string();
+        let twice = json!(text).to_string();
+        for form in [object.clone(), json!(text), json!(twice)] {
+            assert_eq!(arguments(Some(&form)), object);
+        }
+        assert_eq!(arguments(Some(&json!("print(1)"))), json!({"code": "print(1)"}));
+        assert_eq!(arguments(None), json!({}));
+    }
+}
