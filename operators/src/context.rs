@@ -89,8 +89,8 @@ impl ProgressSink for NoProgress {
 pub struct UnitContext<'a> {
     /// Storage.
     pub io: &'a dyn UnitIo,
-    /// The stage's name.
-    pub stage: &'a str,
+    /// The operator's name.
+    pub operator: &'a str,
     /// The partition's name.
     pub partition: &'a str,
     /// Which of the units of a [`Split::Numbered`](crate::Split::Numbered) stage this is; 0 elsewhere.
@@ -162,11 +162,11 @@ impl UnitContext<'_> {
         self.put_file(port, name, &path)
     }
 
-    /// A seed for this unit and purpose: the same for every attempt, another for every other unit and purpose.
+    /// A seed for this unit and purpose: the same for every attempt, another for every other partition and purpose.
     ///
     /// Only operators that say `SEEDED` may draw: the pipeline's seed is part of their unit key.
     pub fn seed(&self, purpose: &str) -> u64 {
-        seed(self.pipeline_seed, &[self.stage, self.partition, purpose])
+        seed(self.pipeline_seed, &[self.operator, self.partition, purpose])
     }
 
     /// Whether the unit should stop at the next safe place.

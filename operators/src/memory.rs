@@ -66,13 +66,13 @@ impl MemoryIo {
         self
     }
 
-    /// Runs an operator as the partition `all` of a stage named after it.
+    /// Runs an operator as the partition `all`.
     pub fn run<O: Operator>(&self, operator: &O, pipeline_seed: u64) -> Result<(), OperatorError> {
         let stop = AtomicBool::new(false);
         let scratch = tempfile::tempdir()?;
         let cx = UnitContext {
             io: self,
-            stage: O::NAME,
+            operator: O::NAME,
             partition: "all",
             number: 0,
             pipeline_seed,

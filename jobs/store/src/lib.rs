@@ -1,1 +1,37 @@
-//! Placeholder.
+//! The store: tables, files, records and checkpoints of one pipeline, in an object store or a local folder.
+//!
+//! What is done is decided here and nowhere else. One primitive carries it: creating an object that must not exist yet.
+//!
+//! 1. An attempt writes its data under names of its own. Nobody reads them.
+//! 2. The unit's record is created under a name that depends on the stage's fingerprint, the partition and the inputs
+//!    alone. The first attempt wins, whatever the job queue believes; a second one, or one that was taken for dead and
+//!    wakes, finds the record there and changes nothing.
+//! 3. When all units of a stage are done, a fold brings each of its Delta tables in line with the records, in one log
+//!    entry. It works out the difference afresh every time, so running it early, late or twice is harmless.
+//!
+//! Stages read their inputs from unit records; people and SQL read the Delta tables.
+//!
+//! Only [`paths`] formats a key of the store, and only this crate knows Delta Lake.
+
+mod attempt;
+mod checkpoints;
+mod delta;
+mod error;
+mod location;
+mod parquet_io;
+mod paths;
+mod record;
+mod source;
+mod store;
+
+pub use attempt::{AttemptIo, InputPort, UnitPlace};
+pub use checkpoints::Checkpoints;
+pub use delta::{FoldOutcome, StoredTable, fold, provider, tables};
+pub use error::{StoreError, StoreErrorKind};
+pub use location::parse_store;
+pub use record::{
+    AttemptEnd, AttemptRecord, DataFile, FilesOutput, Outcome, RunEnd, RunRecord, StoredFile, TableOutput, UnitRecord,
+    UnitWant,
+};
+pub use source::{SourceListing, list_source};
+pub use store::{Created, Store};

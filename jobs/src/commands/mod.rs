@@ -1,0 +1,137 @@
+//! The command line: one file a command. Results go to stdout, talk goes to stderr.
+
+mod check;
+mod operators;
+mod plan;
+mod report;
+mod resume;
+mod run;
+mod show;
+mod sql;
+mod status;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Parser, Subcommand};
+use pipelines::{Pipeline, compile};
+use store::Store;
+
+use crate::error::CommandError;
+use crate::registry;
+
+/// Turns recorded multi-agent runs into one trained agent.
+#[derive(Parser)]
+#[command(name = "coa", version, about)]
+pub struct Cli {
+    /// What to log on stderr, as in RUST_LOG: `debug`, or `store=debug,warn`.
+    #[arg(long, global = true, env = "RUST_LOG", value_name = "FILTER")]
+    log: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check a pipeline file without touching data.
+    Check(check::Check),
+    /// List the units that would run, and why.
+    Plan(plan::Plan),
+    /// Run what the plan lists.
+    Run(run::Run),
+    /// Go on with the last run, or a named one.
+    Resume(resume::Resume),
+    /// Show runs, stages, units and errors.
+    Status(status::Status),
+    /// Query the store's tables.
+    Sql(sql::Sql),
+    /// Show one thing as a person wants to read it.
+    Show(show::Show),
+    /// List operators, or describe one.
+    Operators(operators::Operators),
+    /// Report what a pipeline did: rows, losses, success, times.
+    Report(report::Report),
+}
+
+impl Cli {
+    /// The log filter.
+    pub fn log(&self) -> &str {
+        // The Delta kernel logs as errors what its callers look for, such as a table that is not there yet.
+        self.log.as_deref().unwrap_or("warn,buoyant_kernel=off")
+    }
+
+    /// Does it.
+    pub async fn execute(self) -> Result<(), CommandError> {
+        match self.command {
+            Command::Check(command) => command.execute(),
+            Command::Plan(command) => command.execute().await,
+            Command::Run(command) => command.execute().await,
+            Command::Resume(command) => command.execute().await,
+            Command::Status(command) => command.execute().await,
+            Command::Sql(command) => command.execute().await,
+            Command::Show(command) => command.execute().await,
+            Command::Operators(command) => command.execute(),
+            Command::Report(command) => command.execute().await,
+        }
+    }
+}
+
+/// A pipeline file and what may replace its settings.
+#[derive(clap::Args)]
+struct PipelineArgs {
+    /// The pipeline file.
+    file: PathBuf,
+    /// A store instead of the file's own.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// A seed instead of the file's own.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl PipelineArgs {
+    fn load(&self) -> Result<Arc<Pipeline>, CommandError> {
+        let text = read_file(&self.file)?;
+        Ok(Arc::new(compile(&self.file.display().to_string(), &text, &registry(), self.seed)?))
+    }
+
+    fn address(&self, pipeline: &Pipeline) -> Result<String, CommandError> {
+        self.store.clone().or_else(|| pipeline.store.clone()).ok_or_else(|| CommandError::Usage {
+            message: format!("`{}` names no store", self.file.display()),
+            hint: Some("add store = \"data/NAME\" to it, or give --store URL".to_owned()),
+        })
+    }
+}
+
+/// A store that exists.
+#[derive(clap::Args)]
+struct StoreArgs {
+    /// The store: a folder, file:///… or s3://….
+    #[arg(long, env = "COA_STORE", value_name = "URL")]
+    store: String,
+}
+
+impl StoreArgs {
+    async fn open(&self) -> Result<Store, CommandError> {
+        Ok(Store::open(&self.store).await?)
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, CommandError> {
+    let what = |source: std::io::Error| {
+        let message = match source.kind() {
+            std::io::ErrorKind::NotFound => format!("there is no file `{}`", path.display()),
+            std::io::ErrorKind::IsADirectory => format!("`{}` is a folder, not a pipeline file", path.display()),
+            std::io::ErrorKind::InvalidData => format!("`{}` is not UTF-8 text", path.display()),
+            _ => format!("cannot read `{}`: {source}", path.display()),
+        };
+        CommandError::usage(message)
+    };
+    std::fs::read_to_string(path).map_err(what)
+}
+
+/// Prints data.
+#[expect(clippy::print_stdout, reason = "stdout is where data goes")]
+fn print(text: &str) {
+    println!("{text}");
+}

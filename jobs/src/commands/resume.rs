@@ -1,0 +1,44 @@
+//! `coa resume`: goes on with the last run, or a named one, with the pipeline as it was then.
+
+use std::sync::Arc;
+
+use clap::Args;
+use pipelines::compile;
+
+use super::StoreArgs;
+use super::run::{How, Start, start};
+use crate::error::CommandError;
+use crate::registry;
+
+/// See the module documentation.
+#[derive(Args)]
+pub(super) struct Resume {
+    /// The run; the last one where not given.
+    run: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    how: How,
+}
+
+impl Resume {
+    pub(super) async fn execute(self) -> Result<(), CommandError> {
+        let store = self.store.open().await?;
+        let mut runs = store.runs().await?;
+        let found = match &self.run {
+            Some(wanted) => runs.into_iter().find(|(run, _)| run.run == *wanted),
+            None => runs.pop(),
+        };
+        let Some((run, _)) = found else {
+            let message = match &self.run {
+                Some(wanted) => format!("no run `{wanted}` in `{}`", store.url()),
+                None => format!("nothing was run in `{}` yet", store.url()),
+            };
+            return Err(CommandError::usage(message));
+        };
+        let pipeline = Arc::new(compile(&run.path, &run.text, &registry(), Some(run.seed))?);
+        // What a forced run was to do again, it forgot when it began: going on must not forget it once more.
+        let go_on = Start { path: run.path, select: run.select, force: false, resumes: Some(run.run) };
+        start(pipeline, &store, go_on, &self.how).await
+    }
+}

@@ -1,0 +1,75 @@
+//! Errors of commands: what a person reads at the end of one, and the exit code.
+
+use pipelines::{Diagnostics, SelectionError};
+use store::StoreError;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The pipeline file has mistakes.
+    #[error("{0}")]
+    Pipeline(#[from] Diagnostics),
+    /// The command line does not fit.
+    #[error("{message}")]
+    Usage {
+        /// What.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+    },
+    /// The store.
+    #[error("{}", .0.chain())]
+    Store(#[from] StoreError),
+    /// Units failed; what and why was told already.
+    #[error("{0}")]
+    Failed(String),
+    /// The command was interrupted.
+    #[error("{0}")]
+    Interrupted(String),
+    /// The job queue.
+    #[error("the job queue does not work: {0}")]
+    Queue(String),
+    /// A query.
+    #[error("{0}")]
+    Query(String),
+    /// Local files.
+    #[error("{what}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl CommandError {
+    /// A command line that does not fit.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: None }
+    }
+
+    /// Exit code: 1 something failed, 2 a mistake in a pipeline file or on the command line, 130 interrupted.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Pipeline(_) | Self::Usage { .. } => 2,
+            Self::Interrupted(_) => 130,
+            _ => 1,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Usage { hint, .. } => hint.clone(),
+            Self::Store(error) => error.hint.clone(),
+            _ => None,
+        }
+    }
+}
+
+impl From<SelectionError> for CommandError {
+    fn from(error: SelectionError) -> Self {
+        Self::usage(error.to_string())
+    }
+}

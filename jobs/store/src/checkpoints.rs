@@ -1,0 +1,134 @@
+//! Checkpoints of long units: files of an attempt, made visible together by a manifest that is created last.
+//!
+//! A checkpoint belongs to the unit, not to the attempt: the next attempt goes on from the newest one, whoever saved
+//! it. The two newest are kept; a torn one has no manifest and is never seen.
+
+use std::path::{Path as LocalPath, PathBuf};
+
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+use operators::{Checkpoint, OperatorError};
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+
+use crate::attempt::{fetch, put_file};
+use crate::error::StoreError;
+use crate::paths;
+use crate::record::RECORD_VERSION;
+use crate::store::{Created, Store};
+
+/// The checkpoints of one unit.
+pub struct Checkpoints {
+    store: Store,
+    handle: Handle,
+    unit: String,
+    attempt: String,
+    scratch: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    version: u32,
+    step: u64,
+    attempt: String,
+    files: Vec<ManifestFile>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ManifestFile {
+    name: String,
+    bytes: u64,
+    xxh3: String,
+}
+
+/// How many checkpoints of a unit are kept.
+const KEPT: usize = 2;
+
+impl Checkpoints {
+    /// The checkpoints of a unit, as an attempt sees them.
+    pub fn new(store: &Store, handle: &Handle, unit: &str, attempt: &str, scratch: &LocalPath) -> Self {
+        Self {
+            store: store.clone(),
+            handle: handle.clone(),
+            unit: unit.to_owned(),
+            attempt: attempt.to_owned(),
+            scratch: scratch.to_owned(),
+        }
+    }
+
+    fn manifests(&self) -> Result<Vec<(u64, Path)>, StoreError> {
+        let listed = self.handle.block_on(self.store.list(&paths::checkpoints(&self.unit)))?;
+        let mut found: Vec<(u64, Path)> = listed
+            .into_iter()
+            .filter_map(|object| Some((paths::parse_checkpoint(&object.location)?, object.location)))
+            .collect();
+        found.sort();
+        Ok(found)
+    }
+
+    /// The newest checkpoint, its files brought to the local disk and checked.
+    pub fn newest(&self) -> Result<Option<Checkpoint>, OperatorError> {
+        let Some((step, path)) = self.manifests()?.pop() else { return Ok(None) };
+        let manifest: Option<Manifest> = self.handle.block_on(self.store.get_json(&path))?;
+        let Some(manifest) = manifest else { return Ok(None) };
+        let folder = self.scratch.join(format!("checkpoint-{step}"));
+        std::fs::create_dir_all(&folder)?;
+        for file in &manifest.files {
+            let path = paths::checkpoint_file(&self.unit, step, &manifest.attempt, &file.name);
+            let local = fetch(&self.store, &self.handle, &path, &self.scratch)?;
+            let content = std::fs::read(&local)?;
+            if content.len() as u64 != file.bytes || hash(&content) != file.xxh3 {
+                return Err(OperatorError::input(format!("the checkpoint `{}` is damaged", self.store.uri(&path)))
+                    .hint(format!("delete `{}` to go on from the one before", self.store.uri(&paths::checkpoint(&self.unit, step)))));
+            }
+            std::fs::write(folder.join(&file.name), content)?;
+        }
+        Ok(Some(Checkpoint { step, folder }))
+    }
+
+    /// Saves the files of a folder as the checkpoint at `step`.
+    pub fn save(&self, step: u64, folder: &LocalPath) -> Result<(), OperatorError> {
+        let mut files = Vec::new();
+        let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;
+        entries.sort();
+        for local in entries {
+            let name = local.file_name().expect("a folder's entries have names").to_string_lossy().into_owned();
+            let content = std::fs::read(&local)?;
+            let bytes = content.len() as u64;
+            let path = paths::checkpoint_file(&self.unit, step, &self.attempt, &name);
+            put_file(&self.store, &self.handle, &path, &local, bytes)?;
+            files.push(ManifestFile { name, bytes, xxh3: hash(&content) });
+        }
+        let manifest = Manifest { version: RECORD_VERSION, step, attempt: self.attempt.clone(), files };
+        let created = self.handle.block_on(self.store.create_json(&paths::checkpoint(&self.unit, step), &manifest))?;
+        if let Created::Theirs(theirs) = created {
+            // Another attempt at the same unit saved the same step: the same bits, so theirs will do.
+            tracing::debug!(unit = self.unit, step, attempt = theirs.attempt, "checkpoint exists");
+        }
+        self.forget_old()
+    }
+
+    fn forget_old(&self) -> Result<(), OperatorError> {
+        let manifests = self.manifests()?;
+        for (step, path) in manifests.iter().rev().skip(KEPT) {
+            let manifest: Option<Manifest> = self.handle.block_on(self.store.get_json(path))?;
+            let Some(manifest) = manifest else { continue };
+            // The manifest goes first: without it the files are invisible.
+            let mut gone = vec![path.clone()];
+            gone.extend(
+                manifest.files.iter().map(|file| paths::checkpoint_file(&self.unit, *step, &manifest.attempt, &file.name)),
+            );
+            for path in gone {
+                match self.handle.block_on(self.store.objects().delete(&path)) {
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                    Err(error) => return Err(StoreError::object("delete", &self.store.uri(&path), error).into()),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn hash(bytes: &[u8]) -> String {
+    format!("{:016x}", xxhash_rust::xxh3::xxh3_64(bytes))
+}

@@ -1,0 +1,203 @@
+//! Delta tables: what people and SQL read.
+//!
+//! A table is brought in line with unit records by [`fold`]: the difference between the files that the records name and
+//! the files that are live in the table becomes one log entry. An entry that is lost to another committer, or that
+//! lands without our knowing, changes nothing: the next look at the table shows what is still missing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::catalog::TableProvider;
+use deltalake_core::kernel::transaction::{CommitBuilder, CommitProperties};
+use deltalake_core::kernel::engine::arrow_conversion::TryIntoKernel;
+use deltalake_core::kernel::{Action, Add, DataType, PrimitiveType, StructField, StructType};
+use deltalake_core::logstore::{LogStoreRef, StorageConfig, default_logstore};
+use deltalake_core::operations::create::CreateBuilder;
+use deltalake_core::protocol::{DeltaOperation, SaveMode};
+use deltalake_core::{DeltaTable, DeltaTableError};
+use object_store::ObjectStore;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use schemas::TableDef;
+use serde_json::json;
+
+use crate::error::{StoreError, StoreErrorKind};
+use crate::paths::{self, PARTITION_COLUMN};
+use crate::record::{DataFile, UnitRecord};
+use crate::store::Store;
+
+/// What a fold did to a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FoldOutcome {
+    /// The table was in line already.
+    Nothing,
+    /// A log entry was written.
+    At(i64),
+}
+
+/// A table of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredTable {
+    /// The stage that writes it.
+    pub stage: String,
+    /// The output port.
+    pub port: String,
+    /// The table's name.
+    pub table: String,
+    /// The table's version.
+    pub version: u32,
+}
+
+/// Looks at a table before an error is reported: each finds less to do, so few are enough.
+const TRIES: u32 = 8;
+
+fn log_store(store: &Store, folder: &Path) -> LogStoreRef {
+    let (root, prefix) = store.root();
+    let path = prefix.parts().chain(folder.parts()).collect::<Path>();
+    let inside: Arc<dyn ObjectStore> = Arc::new(PrefixStore::new(Arc::clone(root), path));
+    let url = url::Url::parse(&format!("{}/", store.uri(folder))).expect("a store's address and a key make a URL");
+    default_logstore(inside, Arc::clone(root), &url, &StorageConfig::default())
+}
+
+fn failed(store: &Store, folder: &Path, doing: &str, error: DeltaTableError) -> StoreError {
+    StoreError::new(StoreErrorKind::Unreachable, format!("cannot {doing} the table `{}`", store.uri(folder)))
+        .because(error)
+}
+
+/// Brings a table in line with the records of all units of its stage, in at most one log entry.
+pub async fn fold(
+    store: &Store,
+    stage: &str,
+    port: &str,
+    table: TableDef,
+    run: &str,
+    records: &[Arc<UnitRecord>],
+) -> Result<FoldOutcome, StoreError> {
+    let folder = paths::table(stage, port, table);
+    let log = log_store(store, &folder);
+    let mut wanted: BTreeMap<String, (String, DataFile)> = BTreeMap::new();
+    for record in records {
+        for output in record.tables.iter().filter(|output| output.port == port) {
+            for file in &output.files {
+                wanted.insert(file.path.clone(), (record.partition.clone(), file.clone()));
+            }
+        }
+    }
+
+    let mut tries = 0;
+    loop {
+        let error = match try_fold(&log, stage, table, run, &wanted).await {
+            Ok(outcome) => return Ok(outcome),
+            Err(error) => error,
+        };
+        // Lost to another committer, or landed without our knowing: the next look at the table tells which.
+        tries += 1;
+        if tries == TRIES {
+            return Err(failed(store, &folder, "write", error));
+        }
+        tracing::debug!(stage, port, %error, tries, "looking at the table again");
+        tokio::time::sleep(Duration::from_millis(20 << tries)).await;
+    }
+}
+
+async fn try_fold(
+    log: &LogStoreRef,
+    stage: &str,
+    table: TableDef,
+    run: &str,
+    wanted: &BTreeMap<String, (String, DataFile)>,
+) -> Result<FoldOutcome, DeltaTableError> {
+    if !log.is_delta_table_location().await? {
+        create(log, table).await?;
+    }
+    let mut delta = DeltaTable::new(Arc::clone(log));
+    delta.load().await?;
+    let snapshot = delta.snapshot()?;
+    let mut missing = wanted.clone();
+    let mut actions: Vec<Action> = Vec::new();
+    for file in snapshot.log_data().iter() {
+        if missing.remove(file.path().as_ref()).is_none() {
+            actions.push(Action::Remove(file.remove_action(true)));
+        }
+    }
+    actions.extend(missing.into_values().map(|(partition, file)| Action::Add(add(partition, file))));
+    if actions.is_empty() {
+        return Ok(FoldOutcome::Nothing);
+    }
+    let metadata = [("stage".to_owned(), json!(stage)), ("run".to_owned(), json!(run))];
+    let properties = CommitProperties::default()
+        .with_max_retries(0)
+        .with_cleanup_expired_logs(Some(false))
+        .with_metadata(metadata);
+    let operation = DeltaOperation::Write {
+        mode: SaveMode::Append,
+        partition_by: Some(vec![PARTITION_COLUMN.to_owned()]),
+        predicate: None,
+    };
+    let entry = CommitBuilder::from(properties).with_actions(actions).build(Some(snapshot), Arc::clone(log), operation);
+    let done = entry.await?;
+    Ok(FoldOutcome::At(done.version() as i64))
+}
+
+async fn create(log: &LogStoreRef, table: TableDef) -> Result<(), DeltaTableError> {
+    let schema: StructType = table.schema().as_ref().try_into_kernel()?;
+    let mut columns: Vec<StructField> = schema.fields().cloned().collect();
+    let partition = StructField::new(PARTITION_COLUMN, DataType::Primitive(PrimitiveType::String), true);
+    columns.push(partition);
+    CreateBuilder::new()
+        .with_log_store(Arc::clone(log))
+        .with_table_name(table.name)
+        .with_columns(columns)
+        .with_partition_columns([PARTITION_COLUMN])
+        .with_save_mode(SaveMode::Ignore)
+        .with_configuration([("coa.table_version", Some(table.version.to_string()))])
+        .with_raise_if_key_not_exists(false)
+        .await?;
+    Ok(())
+}
+
+fn add(partition: String, file: DataFile) -> Add {
+    Add {
+        path: file.path,
+        partition_values: HashMap::from([(PARTITION_COLUMN.to_owned(), Some(partition))]),
+        size: file.bytes as i64,
+        modification_time: chrono::Utc::now().timestamp_millis(),
+        data_change: true,
+        stats: Some(json!({ "numRecords": file.rows }).to_string()),
+        tags: None,
+        deletion_vector: None,
+        base_row_id: None,
+        default_row_commit_version: None,
+        clustering_provider: None,
+    }
+}
+
+/// All tables of the store.
+pub async fn tables(store: &Store) -> Result<Vec<StoredTable>, StoreError> {
+    let mut found = Vec::new();
+    for stage in store.folders(&paths::all_tables()).await? {
+        for port in store.folders(&stage).await? {
+            for table in store.folders(&port).await? {
+                if let Some((stage, port, table, version)) = paths::parse_table(&table) {
+                    found.push(StoredTable { stage, port, table, version });
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A table for the query engine, as it stands now. `None` for a folder that is no table.
+pub async fn provider(store: &Store, table: &StoredTable) -> Result<Option<Arc<dyn TableProvider>>, StoreError> {
+    let folder = paths::table_folder(&table.stage, &table.port, &table.table, table.version);
+    let log = log_store(store, &folder);
+    let is_table = log.is_delta_table_location().await.map_err(|error| failed(store, &folder, "read", error))?;
+    if !is_table {
+        return Ok(None);
+    }
+    let mut delta = DeltaTable::new(log);
+    delta.load().await.map_err(|error| failed(store, &folder, "read", error))?;
+    let provider = delta.table_provider().await.map_err(|error| failed(store, &folder, "read", error.into()))?;
+    Ok(Some(provider))
+}

@@ -1,0 +1,142 @@
+//! Addresses: a path, `file://…` or `s3://bucket/prefix`, to an object store and a prefix in it.
+
+use std::path::{Path as LocalPath, PathBuf};
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use url::Url;
+
+use crate::error::{StoreError, StoreErrorKind};
+
+/// An address that was understood; nothing was looked at yet.
+#[derive(Clone, Debug)]
+pub(crate) enum Location {
+    /// A local folder or file, absolute.
+    Local(PathBuf),
+    /// A bucket and a prefix in it.
+    S3 {
+        /// The bucket.
+        bucket: String,
+        /// The prefix, without slashes at its ends.
+        prefix: String,
+    },
+}
+
+impl Location {
+    pub(crate) fn parse(address: &str) -> Result<Self, StoreError> {
+        let bad = |why: &str| {
+            StoreError::new(StoreErrorKind::Address, format!("`{address}` is no usable address: {why}"))
+                .hint("use a path, file:///absolute/path or s3://bucket/prefix")
+        };
+        if address.trim().is_empty() {
+            return Err(bad("it is empty"));
+        }
+        let local = |path: &LocalPath| -> Result<Self, StoreError> {
+            let absolute = std::path::absolute(path).map_err(|error| bad("the path cannot be made absolute").because(error))?;
+            Ok(Self::Local(absolute))
+        };
+        let Some((scheme, rest)) = address.split_once("://") else {
+            return local(LocalPath::new(address));
+        };
+        match scheme {
+            "file" => {
+                let url = Url::parse(address).map_err(|error| bad("it is not a URL").because(error))?;
+                let path = url.to_file_path().map_err(|()| bad("a file URL has no host and an absolute path"))?;
+                local(&path)
+            }
+            "s3" | "s3a" => {
+                let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+                if bucket.is_empty() {
+                    return Err(bad("it names no bucket"));
+                }
+                Ok(Self::S3 { bucket: bucket.to_owned(), prefix: prefix.trim_matches('/').to_owned() })
+            }
+            other => Err(bad(&format!("unknown scheme `{other}`"))),
+        }
+    }
+
+    /// The address as a URL without slash at its end.
+    pub(crate) fn url(&self) -> Url {
+        match self {
+            Self::Local(path) => Url::from_file_path(path).expect("the path is absolute"),
+            Self::S3 { bucket, prefix } => {
+                Url::parse(&format!("s3://{bucket}/{prefix}")).expect("a bucket and a prefix make a URL")
+            }
+        }
+    }
+
+    /// The object store that the address's URL is relative to (the file system, or a bucket), and the prefix of this
+    /// location in it. With `create` a local folder is made where it is missing.
+    pub(crate) fn open(&self, create: bool) -> Result<(Arc<dyn ObjectStore>, Path), StoreError> {
+        match self {
+            Self::Local(path) => {
+                let shown = path.display().to_string();
+                if create {
+                    std::fs::create_dir_all(path).map_err(|error| {
+                        let kind = match error.kind() {
+                            std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
+                                StoreErrorKind::Address
+                            }
+                            std::io::ErrorKind::StorageFull => StoreErrorKind::Full,
+                            _ => StoreErrorKind::Denied,
+                        };
+                        StoreError::new(kind, format!("cannot create the folder `{shown}`"))
+                            .hint("choose a `store` this user may write to")
+                            .because(error)
+                    })?;
+                }
+                if !path.exists() {
+                    return Err(StoreError::new(StoreErrorKind::NotFound, format!("there is no store at `{shown}`"))
+                        .hint("`coa run FILE` makes it; `--store` names another"));
+                }
+                if !path.is_dir() {
+                    return Err(StoreError::new(StoreErrorKind::Address, format!("`{shown}` is not a folder"))
+                        .hint("a store is a folder"));
+                }
+                let prefix = Path::from_absolute_path(path).map_err(|error| {
+                    StoreError::new(StoreErrorKind::Address, format!("`{shown}` is no usable path")).because(error)
+                })?;
+                Ok((Arc::new(LocalFileSystem::new()), prefix))
+            }
+            Self::S3 { bucket, prefix } => {
+                let url = self.url();
+                let builder = AmazonS3Builder::from_env()
+                    .with_bucket_name(bucket)
+                    .with_conditional_put(S3ConditionalPut::ETagMatch)
+                    .with_allow_http(true);
+                let store =
+                    builder.build().map_err(|error| StoreError::object("open", url.as_str(), error).hint(
+                        "give AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and, for other servers, AWS_ENDPOINT_URL",
+                    ))?;
+                let prefix = Path::parse(prefix).map_err(|error| {
+                    StoreError::new(StoreErrorKind::Address, format!("`{url}` is no usable prefix")).because(error)
+                })?;
+                Ok((Arc::new(store), prefix))
+            }
+        }
+    }
+}
+
+/// Whether an address can be used as a store; nothing is looked at.
+pub fn parse_store(address: &str) -> Result<(), StoreError> {
+    Location::parse(address).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let url = |address: &str| Location::parse(address).map(|location| location.url().to_string());
+        assert_eq!(url("s3://bucket/a/b/").unwrap(), "s3://bucket/a/b");
+        assert_eq!(url("file:///data/x").unwrap(), "file:///data/x");
+        assert!(url("data/x").unwrap().ends_with("/data/x"));
+        for bad in ["", "s3://", "gopher://x", "file://host/x"] {
+            assert_eq!(url(bad).unwrap_err().kind, StoreErrorKind::Address, "{bad}");
+        }
+    }
+}

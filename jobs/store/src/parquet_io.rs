@@ -1,0 +1,154 @@
+//! Parquet files on the local disk: written with a hash of their bytes, read in batches of bounded size.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use xxhash_rust::xxh3::Xxh3;
+
+/// A row group holds at most this many bytes: larger ones are refused by some readers.
+const ROW_GROUP_BYTES: usize = 128 << 20;
+/// A file is closed when it is larger than this.
+const FILE_BYTES: u64 = 256 << 20;
+/// A batch read back holds about this many bytes.
+const BATCH_BYTES: usize = 8 << 20;
+/// A batch read back holds at most this many rows.
+const BATCH_ROWS: usize = 8192;
+
+/// A finished file on the local disk.
+pub(crate) struct LocalParquet {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    pub(crate) rows: u64,
+    pub(crate) xxh3: String,
+}
+
+/// Writes the rows of one table into one or more files.
+///
+/// Equal rows in equal batches give equal bytes: nothing about the attempt is written into a file.
+pub(crate) struct TableWriter {
+    folder: PathBuf,
+    stem: String,
+    schema: SchemaRef,
+    open: Option<(ArrowWriter<HashingFile>, PathBuf, u64)>,
+    finished: Vec<LocalParquet>,
+    pub(crate) rows: u64,
+}
+
+impl TableWriter {
+    pub(crate) fn new(folder: &Path, stem: &str, schema: SchemaRef) -> Self {
+        let (folder, stem) = (folder.to_owned(), stem.to_owned());
+        Self { folder, stem, schema, open: None, finished: Vec::new(), rows: 0 }
+    }
+
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
+        if self.open.is_none() {
+            let path = self.folder.join(format!("{}-{}.parquet", self.stem, self.finished.len()));
+            let file = HashingFile { file: File::create(&path)?, hash: Xxh3::new(), bytes: 0 };
+            let writer = ArrowWriter::try_new(file, self.schema.clone(), Some(properties()))?;
+            self.open = Some((writer, path, 0));
+        }
+        let (writer, _, rows) = self.open.as_mut().expect("opened above");
+        writer.write(batch)?;
+        *rows += batch.num_rows() as u64;
+        self.rows += batch.num_rows() as u64;
+        if writer.bytes_written() as u64 + writer.in_progress_size() as u64 > FILE_BYTES {
+            self.close()?;
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), ParquetError> {
+        let Some((writer, path, rows)) = self.open.take() else { return Ok(()) };
+        let mut file = writer.into_inner()?;
+        file.flush()?;
+        let xxh3 = format!("{:016x}", file.hash.digest());
+        self.finished.push(LocalParquet { path, bytes: file.bytes, rows, xxh3 });
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Result<Vec<LocalParquet>, ParquetError> {
+        self.close()?;
+        Ok(self.finished)
+    }
+}
+
+fn properties() -> WriterProperties {
+    WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_created_by("coa".to_owned())
+        .build()
+}
+
+/// Reads a file in batches.
+pub(crate) fn read(path: &Path) -> Result<ParquetRecordBatchReader, ParquetError> {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?;
+    let groups = builder.metadata().row_groups();
+    let rows: i64 = groups.iter().map(|group| group.num_rows()).sum();
+    let bytes: i64 = groups.iter().map(|group| group.total_byte_size()).sum();
+    let average = (bytes / rows.max(1)).max(1) as usize;
+    builder.with_batch_size((BATCH_BYTES / average).clamp(1, BATCH_ROWS)).build()
+}
+
+/// A file that knows the hash of what was written to it.
+struct HashingFile {
+    file: File,
+    hash: Xxh3,
+    bytes: u64,
+}
+
+impl Write for HashingFile {
+    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+        let written = self.file.write(buffer)?;
+        self.hash.update(&buffer[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schemas::{Rejected, decode, encode};
+
+    #[test]
+    fn equal_rows_give_equal_bytes_and_are_read_back() {
+        let rows: Vec<Rejected> = (0..20_000)
+            .map(|i| Rejected {
+                row_id: format!("row-{i}"),
+                task_id: (i % 3 == 0).then(|| format!("task-{i}")),
+                reason: "why".into(),
+                detail: "because ".repeat(i % 50),
+            })
+            .collect();
+        let batch = encode(&rows).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut hashes = Vec::new();
+        for stem in ["a", "b"] {
+            let mut writer = TableWriter::new(folder.path(), stem, batch.schema());
+            writer.write(&batch).unwrap();
+            let files = writer.finish().unwrap();
+            assert_eq!(files.len(), 1);
+            assert_eq!(files[0].bytes, std::fs::metadata(&files[0].path).unwrap().len());
+            hashes.push(files[0].xxh3.clone());
+            let mut back: Vec<Rejected> = Vec::new();
+            for batch in read(&files[0].path).unwrap() {
+                back.extend(decode::<Rejected>(&batch.unwrap()).unwrap());
+            }
+            assert_eq!(back, rows);
+        }
+        assert_eq!(hashes[0], hashes[1]);
+    }
+}
