@@ -4,7 +4,7 @@
 //! database can be deleted at any time and loses nothing. Of apalis' behaviour this relies on little, because some of
 //! it is not what a long job needs:
 //!
-//! - one job per fetch: with more, no heartbeat goes out while a batch is being worked on;
+//! - one job per fetch and one at a time per worker: with more, no heartbeat goes out while a batch is being worked on;
 //! - worker names are unique per process, or a restart is refused until the old one has aged;
 //! - a job's work happens on a thread of its own, so heartbeats go on however long it computes;
 //! - jobs never fail towards apalis: its retries know no pause and, after a crash, no limit. The runner decides what is
@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apalis::layers::WorkerBuilderExt;
 use apalis::prelude::{BackendExt, Data, TaskBuilder, TaskSink, WorkerBuilder};
 use apalis_sqlite::{Config, SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteStorage};
 use serde::{Deserialize, Serialize};
@@ -110,6 +111,7 @@ async fn supervise(storage: SqliteStorage<UnitJob>, name: String, handler: Share
         let worker = WorkerBuilder::new(format!("{name}-{life}"))
             .backend(storage.clone().poll_with_interval(POLL))
             .data(handler.clone())
+            .concurrency(1)
             .build(work);
         match worker.run().await {
             Ok(()) => return,

@@ -200,7 +200,7 @@ impl<'a> Telling<'a> {
                 self.push(step, role, verdict);
             }
             StepKind::Answer => {
-                let text = step.text.as_deref().unwrap_or_default().trim().to_owned();
+                let text = step.text.clone().unwrap_or_default();
                 if self.judged.contains(parent) {
                     self.push(step, Role::SuggestedAnswer, &text);
                 }

@@ -14,7 +14,9 @@ pub mod operator;
 pub mod params;
 pub mod port;
 mod registry;
+pub mod toolbox;
 pub mod traces;
+pub mod world;
 
 pub use context::{Checkpoint, InputFile, NoProgress, ProgressSink, SourceObject, UnitContext, UnitIo, seed, share};
 pub use error::{ErrorKind, OperatorError};

@@ -10,4 +10,7 @@ pub static OPERATORS: &[&dyn Factory] = &[
     &Of::<crate::ingest_traces::IngestTraces>::NEW,
     &Of::<crate::filters::Filter<crate::filters::quality::Quality>>::NEW,
     &Of::<crate::filters::Filter<crate::filters::reflection::Reflection>>::NEW,
+    &Of::<crate::world::pages::WorldPages>::NEW,
+    &Of::<crate::world::questions::WorldQuestions>::NEW,
+    &Of::<crate::world::teacher::WorldTeacher>::NEW,
 ];

@@ -83,10 +83,12 @@ fn classify(error: serde_json::Error, literals: &[Literal], at_end: bool) -> Fau
     } else if reason.starts_with("number out of range") {
         "number_out_of_range"
     } else if let Some(found) = literals.first() {
-        match found.repair {
-            Repair::LoneSurrogates => "lone_surrogate",
-            Repair::NonFinite => "nan_or_infinity",
-        }
+        let (code, what) = match found.repair {
+            Repair::LoneSurrogates => ("lone_surrogate", "half of a surrogate pair"),
+            Repair::NonFinite => ("nan_or_infinity", "`NaN` or `Infinity`"),
+        };
+        let name = found.repair.name();
+        return Fault { code, reason: format!("{what} at byte {} of the record; repair = [\"{name}\"] mends it", found.start) };
     } else if error.is_eof() {
         if at_end {
             return Fault { code: "truncated", reason: format!("incomplete record at the end of the source: {reason}") };
