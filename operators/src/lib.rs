@@ -14,6 +14,7 @@ pub mod operator;
 pub mod params;
 pub mod port;
 mod registry;
+pub mod tokens;
 pub mod toolbox;
 pub mod traces;
 pub mod world;

@@ -10,6 +10,8 @@ pub static OPERATORS: &[&dyn Factory] = &[
     &Of::<crate::ingest_traces::IngestTraces>::NEW,
     &Of::<crate::filters::Filter<crate::filters::quality::Quality>>::NEW,
     &Of::<crate::filters::Filter<crate::filters::reflection::Reflection>>::NEW,
+    &Of::<crate::tokens::tokenize::Tokenize>::NEW,
+    &Of::<crate::tokens::train_tokenizer::TrainTokenizer>::NEW,
     &Of::<crate::world::pages::WorldPages>::NEW,
     &Of::<crate::world::questions::WorldQuestions>::NEW,
     &Of::<crate::world::teacher::WorldTeacher>::NEW,
