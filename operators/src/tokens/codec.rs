@@ -27,6 +27,7 @@ pub struct Codec {
     digest: String,
     turn_start: u32,
     turn_end: u32,
+    pad: u32,
     /// `user`, line feed.
     before_question: Vec<u32>,
     /// Line feed, and after another turn start: `assistant`, line feed.
@@ -68,10 +69,10 @@ impl Codec {
                     .hint("use the tokenizer of a chat model in ChatML layout, such as Qwen2.5's")
             })
         };
-        let (turn_start, turn_end) = (special(TURN_START)?, special(TURN_END)?);
+        let (turn_start, turn_end, pad) = (special(TURN_START)?, special(TURN_END)?, special(PAD)?);
         let digest = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         let mut codec =
-            Self { tokenizer, digest, turn_start, turn_end, before_question: Vec::new(), after_question: Vec::new() };
+            Self { tokenizer, digest, turn_start, turn_end, pad, before_question: Vec::new(), after_question: Vec::new() };
         codec.before_question = codec.encode("user\n")?.ids;
         codec.after_question = codec.encode("\n")?.ids;
         codec.after_question.push(turn_start);
@@ -92,6 +93,11 @@ impl Codec {
     /// The id that ends the model's turn.
     pub fn turn_end(&self) -> u32 {
         self.turn_end
+    }
+
+    /// The id that fills up batches.
+    pub fn pad(&self) -> u32 {
+        self.pad
     }
 
     /// The prompt of a question.

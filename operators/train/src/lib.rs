@@ -1,4 +1,13 @@
-//! Placeholder.
-use operators::Factory;
-/// x
-pub static OPERATORS: &[&dyn Factory] = &[];
+//! Training operators: the only crate that links libtorch.
+
+pub mod batch;
+mod device;
+pub mod evaluate;
+pub mod loss;
+pub mod model;
+pub mod optimizer;
+mod registry;
+pub mod rollout;
+pub mod sft;
+
+pub use registry::OPERATORS;

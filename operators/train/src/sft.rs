@@ -1,0 +1,442 @@
+//! Supervised fine-tuning: next-token training on tokenised trajectories, observations masked.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::time::Instant;
+
+use operators::tokens::{Codec, TOKENIZER_CONFIG, TOKENIZER_FILE};
+use operators::{
+    FilesIn, FilesOut, Fraction, In, Operator, OperatorError, Out, ParamsError, Port, Positive, Queue, Split,
+    UnitContext, share,
+};
+use schemars::JsonSchema;
+use schemas::{TokenizedSample, TrainingStep};
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor};
+
+use crate::batch::{Batch, Order, Sample};
+use crate::device::{device, use_threads};
+use crate::loss::cross_entropy;
+use crate::model::{self, Config, Qwen2, Start};
+use crate::optimizer::{self, Method, Optimizer, Schedule, Settings};
+
+/// The shape of a new model.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    /// Width of the residual stream.
+    pub hidden: NonZeroU32,
+    /// Layers.
+    pub layers: NonZeroU32,
+    /// Query heads.
+    pub heads: NonZeroU32,
+    /// Key and value heads.
+    pub kv_heads: NonZeroU32,
+    /// Width of the feed-forward layers.
+    pub intermediate: NonZeroU32,
+    /// Base of the rotary frequencies.
+    #[serde(default = "ten_thousand")]
+    pub rope_theta: Positive,
+    /// How its weights begin.
+    #[serde(default = "normal")]
+    pub start: Start,
+}
+
+/// Parameters of `sft`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    /// The shape of a model to train from nothing. Leave it out where `base` is bound.
+    #[serde(default)]
+    pub model: Option<Shape>,
+    /// Optimizer steps.
+    pub steps: NonZeroU32,
+    /// Samples in a step.
+    #[serde(default = "sixteen")]
+    pub batch: NonZeroU32,
+    /// Learning rate of AdamW.
+    #[serde(default = "rate")]
+    pub learning_rate: Positive,
+    /// How weights are changed.
+    #[serde(default = "adamw")]
+    pub optimizer: Method,
+    /// Learning rate of Muon, for the matrices it changes.
+    #[serde(default = "muon_rate")]
+    pub muon_learning_rate: Positive,
+    /// How the learning rate goes after its warm-up.
+    #[serde(default = "cosine")]
+    pub schedule: Schedule,
+    /// Steps over which the learning rate rises from 0.
+    #[serde(default)]
+    pub warm_up: u32,
+    /// Decay rate of AdamW's first moment.
+    #[serde(default = "beta1")]
+    pub beta1: Fraction,
+    /// Decay rate of AdamW's second moment.
+    #[serde(default = "beta2")]
+    pub beta2: Fraction,
+    /// Decoupled weight decay of matrices.
+    #[serde(default = "none")]
+    pub weight_decay: Fraction,
+    /// Gradients longer than this are scaled down to it.
+    #[serde(default = "one")]
+    pub clip: Positive,
+    /// Share of the samples that is not trained on but measured, by a seeded hash of the id.
+    #[serde(default = "few")]
+    pub heldout: Fraction,
+    /// The held-out loss is measured every so many steps, and at the end.
+    #[serde(default = "hundred")]
+    pub measure_every: NonZeroU32,
+    /// A checkpoint is saved every so many steps.
+    #[serde(default = "hundred")]
+    pub checkpoint_every: NonZeroU32,
+    /// Processor threads; as many as there are processors where not given. Bits depend on it.
+    #[serde(default)]
+    pub threads: Option<NonZeroU32>,
+}
+
+fn ten_thousand() -> Positive {
+    Positive::new(10_000.0)
+}
+fn normal() -> Start {
+    Start::Normal
+}
+fn sixteen() -> NonZeroU32 {
+    NonZeroU32::new(16).expect("not 0")
+}
+fn hundred() -> NonZeroU32 {
+    NonZeroU32::new(100).expect("not 0")
+}
+fn rate() -> Positive {
+    Positive::new(1e-3)
+}
+fn muon_rate() -> Positive {
+    Positive::new(0.02)
+}
+fn adamw() -> Method {
+    Method::Adamw
+}
+fn cosine() -> Schedule {
+    Schedule::Cosine
+}
+fn beta1() -> Fraction {
+    Fraction::new(0.9)
+}
+fn beta2() -> Fraction {
+    Fraction::new(0.999)
+}
+fn none() -> Fraction {
+    Fraction::new(0.0)
+}
+fn one() -> Positive {
+    Positive::new(1.0)
+}
+fn few() -> Fraction {
+    Fraction::new(0.02)
+}
+
+/// The operator.
+pub struct Sft {
+    params: Params,
+}
+
+const TOKENS: In<TokenizedSample> = In::new("tokens", "samples to train on");
+const TOKENIZER: FilesIn = FilesIn::new("tokenizer", "tokenizer", "the tokenizer the samples were made with");
+const BASE: FilesIn = FilesIn::new("base", "model", "a model to go on from").optional();
+const MODEL: FilesOut = FilesOut::new("model", "model", "the trained model in Hugging Face layout");
+const STEPS: Out<TrainingStep> = Out::new("steps", "what was measured at each step");
+
+/// Files of a checkpoint.
+const WEIGHTS: &str = "weights.safetensors";
+const MOMENTS: &str = "moments.safetensors";
+const PROGRESS: &str = "progress.json";
+
+impl Operator for Sft {
+    const NAME: &'static str = "sft";
+    const VERSION: u32 = 1;
+    const ABOUT: &'static str = "Trains a Qwen2 model on tokenised trajectories; observations are not trained. Goes on \
+                                 from its last checkpoint exactly.";
+    const INPUTS: &'static [Port] = &[TOKENS.port(), TOKENIZER.port(), BASE.port()];
+    const OUTPUTS: &'static [Port] = &[MODEL.port(), STEPS.port()];
+    const SEEDED: bool = true;
+    const QUEUE: Queue = Queue::Gpu;
+    type Params = Params;
+
+    fn new(params: Params) -> Result<Self, ParamsError> {
+        if let Some(shape) = &params.model {
+            if shape.hidden.get() % shape.heads.get() != 0 {
+                return Err(ParamsError::at("model", "`hidden` must be a multiple of `heads`"));
+            }
+            if (shape.hidden.get() / shape.heads.get()) % 2 != 0 {
+                return Err(ParamsError::at("model", "the width of a head, `hidden` / `heads`, must be even"));
+            }
+            if shape.heads.get() % shape.kv_heads.get() != 0 {
+                return Err(ParamsError::at("model", "`heads` must be a multiple of `kv_heads`"));
+            }
+        }
+        Ok(Self { params })
+    }
+
+    fn split(&self) -> Split {
+        Split::Whole
+    }
+
+    fn run(&self, cx: &UnitContext<'_>) -> Result<(), OperatorError> {
+        use_threads(self.params.threads);
+        let device = device();
+        let codec = Codec::load(&cx.file(&TOKENIZER, TOKENIZER_FILE)?.path)?;
+        let data = Data::read(cx, &codec, self.params.heldout.get())?;
+        let (model, config) = self.begin(cx, &codec, device)?;
+        let mut training = Training::new(&self.params, &model, cx.seed("order"), &data);
+        if let Some(checkpoint) = cx.io.newest_checkpoint()? {
+            training.restore(&checkpoint.folder)?;
+        }
+        let steps = u64::from(self.params.steps.get());
+        cx.progress.begin(Some(steps), "steps");
+        cx.progress.at(training.done(), "");
+        while training.done() < steps {
+            if cx.stopping() {
+                training.checkpoint(cx)?;
+                return Err(OperatorError::interrupted());
+            }
+            let loss = training.step(&data, device).loss;
+            cx.progress.at(training.done(), &format!("loss {loss:.3}"));
+            let due = training.done().is_multiple_of(u64::from(self.params.checkpoint_every.get()));
+            if due && training.done() < steps {
+                training.checkpoint(cx)?;
+            }
+        }
+        cx.append(&STEPS, &training.log)?;
+        export(cx, &model, &config, &codec)
+    }
+}
+
+impl Sft {
+    /// The model training begins with: the base, or a new one.
+    fn begin(&self, cx: &UnitContext<'_>, codec: &Codec, device: Device) -> Result<(Qwen2, Config), OperatorError> {
+        let base = cx.io.is_bound(BASE.port().name);
+        let model = match (&self.params.model, base) {
+            (Some(_), true) => {
+                return Err(OperatorError::input("both a `model` shape and a `base` model are given")
+                    .hint("keep the one that training is to begin with"));
+            }
+            (None, false) => {
+                return Err(OperatorError::input("there is neither a `model` shape nor a `base` model")
+                    .hint("add [stages.NAME.params.model] with the shape of a new model, or bind `base`"));
+            }
+            (None, true) => {
+                let (config, weights) = (cx.file(&BASE, model::CONFIG_FILE)?, cx.file(&BASE, model::WEIGHTS_FILE)?);
+                model::load(&config.path, &weights.path, device)?
+            }
+            (Some(shape), false) => {
+                let whole = |number: NonZeroU32| i64::from(number.get());
+                let config = Config {
+                    vocabulary: codec.size() as i64,
+                    hidden: whole(shape.hidden),
+                    intermediate: whole(shape.intermediate),
+                    layers: whole(shape.layers),
+                    heads: whole(shape.heads),
+                    kv_heads: whole(shape.kv_heads),
+                    head: whole(shape.hidden) / whole(shape.heads),
+                    rope_theta: shape.rope_theta.get(),
+                    norm_epsilon: 1e-6,
+                    tied: true,
+                    max_positions: 32_768,
+                };
+                shape.start.model(config, cx.seed("weights"), device)
+            }
+        };
+        if (model.config.vocabulary as usize) < codec.size() {
+            return Err(OperatorError::input(format!(
+                "the tokenizer has {} ids, the model only {}",
+                codec.size(),
+                model.config.vocabulary
+            ))
+            .hint("use the tokenizer that belongs to the model"));
+        }
+        let config = model.config.clone();
+        Ok((model, config))
+    }
+}
+
+/// Samples to train on and samples to measure.
+struct Data {
+    train: Vec<Sample>,
+    heldout: Vec<Sample>,
+}
+
+impl Data {
+    fn read(cx: &UnitContext<'_>, codec: &Codec, heldout: f64) -> Result<Self, OperatorError> {
+        let seed = cx.seed("heldout");
+        let mut data = Self { train: Vec::new(), heldout: Vec::new() };
+        while let Some(rows) = cx.next(&TOKENS)? {
+            for row in rows {
+                if row.tokenizer != codec.digest() {
+                    return Err(OperatorError::input(format!(
+                        "sample `{}` was made with another tokenizer than the one that is bound",
+                        row.sample_id
+                    ))
+                    .hint("bind `tokenizer` to the stage that `tokenize` reads it from"));
+                }
+                let held = share(seed, &row.sample_id) < heldout;
+                let sample = Sample {
+                    id: row.sample_id,
+                    ids: row.input_ids.into_iter().map(i64::from).collect(),
+                    mask: row.loss_mask,
+                    weight: row.weight,
+                };
+                if held { data.heldout.push(sample) } else { data.train.push(sample) }
+            }
+        }
+        if data.train.is_empty() {
+            return Err(OperatorError::input("there are 0 samples to train on")
+                .hint("the stages before this one kept nothing: `coa report` shows where rows were lost"));
+        }
+        cx.io.count("train_samples", data.train.len() as u64);
+        cx.io.count("heldout_samples", data.heldout.len() as u64);
+        Ok(data)
+    }
+}
+
+/// A training on its way.
+struct Training<'a> {
+    params: &'a Params,
+    model: &'a Qwen2,
+    weights: Vec<(String, Tensor)>,
+    optimizer: Optimizer,
+    order: Order,
+    log: Vec<TrainingStep>,
+}
+
+impl<'a> Training<'a> {
+    fn new(params: &'a Params, model: &'a Qwen2, seed: u64, data: &Data) -> Self {
+        let weights: Vec<(String, Tensor)> = model
+            .weights()
+            .iter()
+            .map(|(name, tensor)| (name.clone(), tensor.set_requires_grad(true)))
+            .collect();
+        let settings = Settings {
+            method: params.optimizer,
+            learning_rate: params.learning_rate.get(),
+            muon_learning_rate: params.muon_learning_rate.get(),
+            betas: (params.beta1.get(), params.beta2.get()),
+            weight_decay: params.weight_decay.get(),
+        };
+        let optimizer = Optimizer::new(&weights, settings);
+        let lengths = data.train.iter().map(|sample| sample.ids.len()).collect();
+        let order = Order::new(seed, lengths, params.batch.get() as usize);
+        Self { params, model, weights, optimizer, order, log: Vec::new() }
+    }
+
+    /// Steps done.
+    fn done(&self) -> u64 {
+        self.log.len() as u64
+    }
+
+    fn step(&mut self, data: &Data, device: Device) -> &TrainingStep {
+        let began = Instant::now();
+        let step = self.done();
+        let steps = u64::from(self.params.steps.get());
+        let (epoch, numbers) = self.order.step(step);
+        let samples: Vec<&Sample> = numbers.iter().map(|number| &data.train[*number]).collect();
+        let weight: f64 = samples.iter().map(|sample| sample.trained_weight()).sum();
+        let (mut loss, mut length, mut skipped) = (0.0, 0.0, true);
+        let factor = self.params.schedule.factor(step, u64::from(self.params.warm_up), steps);
+        if weight > 0.0 {
+            let batch = Batch::new(&samples, 0, device);
+            let value = cross_entropy(self.model, &batch, weight);
+            loss = value.double_value(&[]);
+            let inputs: Vec<&Tensor> = self.weights.iter().map(|(_, tensor)| tensor).collect();
+            let mut gradients = Tensor::run_backward(&[&value], &inputs, false, false);
+            length = optimizer::norm(&gradients);
+            skipped = !(loss.is_finite() && length.is_finite());
+            if !skipped {
+                optimizer::clip(&mut gradients, length, self.params.clip.get());
+                self.optimizer.step(&self.weights, &gradients, factor);
+            }
+        }
+        let every = u64::from(self.params.measure_every.get());
+        let measured = (step + 1).is_multiple_of(every) || step + 1 == steps;
+        let heldout_loss = if measured { self.heldout(data, device) } else { None };
+        self.log.push(TrainingStep {
+            step: step as i64 + 1,
+            epoch: epoch as i64,
+            loss,
+            heldout_loss,
+            learning_rate: self.params.learning_rate.get() * factor,
+            gradient_norm: length,
+            samples: samples.len() as i64,
+            tokens: samples.iter().map(|sample| sample.ids.len() as i64).sum(),
+            trained_tokens: samples.iter().map(|sample| sample.trained() as i64).sum(),
+            skipped,
+            seconds: began.elapsed().as_secs_f64(),
+        });
+        self.log.last().expect("just pushed")
+    }
+
+    /// Mean cross-entropy over the trained tokens of the held-out samples.
+    fn heldout(&self, data: &Data, device: Device) -> Option<f64> {
+        let _no_grad = tch::no_grad_guard();
+        let weight: f64 = data.heldout.iter().map(Sample::trained_weight).sum();
+        if weight == 0.0 {
+            return None;
+        }
+        let mut samples: Vec<&Sample> = data.heldout.iter().collect();
+        samples.sort_by_key(|sample| sample.ids.len());
+        let parts = samples.chunks(self.params.batch.get() as usize);
+        Some(
+            parts
+                .map(|part| cross_entropy(self.model, &Batch::new(part, 0, device), weight).double_value(&[]))
+                .sum(),
+        )
+    }
+
+    /// Saves everything the next step depends on: weights, moments, and the log, whose length is the number of steps.
+    fn checkpoint(&self, cx: &UnitContext<'_>) -> Result<(), OperatorError> {
+        if self.log.is_empty() {
+            return Ok(());
+        }
+        let folder = tempfile::tempdir_in(cx.scratch)?;
+        model::write_tensors(&folder.path().join(WEIGHTS), &self.weights)?;
+        model::write_tensors(&folder.path().join(MOMENTS), &self.optimizer.state())?;
+        let log = serde_json::to_vec(&self.log).expect("plain data");
+        std::fs::write(folder.path().join(PROGRESS), log)?;
+        cx.io.save_checkpoint(self.done(), folder.path())
+    }
+
+    fn restore(&mut self, folder: &Path) -> Result<(), OperatorError> {
+        let mut found = model::read_tensors(&folder.join(WEIGHTS))?;
+        {
+            let _no_grad = tch::no_grad_guard();
+            for (name, weight) in &mut self.weights {
+                let saved = found.remove(name).filter(|saved| saved.size() == weight.size());
+                let saved = saved.ok_or_else(|| OperatorError::input(format!("the checkpoint has no usable `{name}`")))?;
+                weight.copy_(&saved);
+            }
+        }
+        self.optimizer.restore(model::read_tensors(&folder.join(MOMENTS))?)?;
+        let log = std::fs::read(folder.join(PROGRESS))?;
+        self.log = serde_json::from_slice(&log)
+            .map_err(|error| OperatorError::input("the checkpoint's progress cannot be read").because(error))?;
+        Ok(())
+    }
+}
+
+/// The model in Hugging Face layout.
+fn export(cx: &UnitContext<'_>, model: &Qwen2, config: &Config, codec: &Codec) -> Result<(), OperatorError> {
+    let _no_grad = tch::no_grad_guard();
+    let weights = cx.scratch.join(model::WEIGHTS_FILE);
+    let detached: Vec<(String, Tensor)> =
+        model.weights().iter().map(|(name, tensor)| (name.clone(), tensor.detach().to_kind(Kind::Float))).collect();
+    model::write_tensors(&weights, &detached)?;
+    cx.put_file(&MODEL, model::WEIGHTS_FILE, &weights)?;
+    cx.put_bytes(&MODEL, model::CONFIG_FILE, config.to_json(codec.turn_end(), codec.pad()).as_bytes())?;
+    let generation = model::generation_config(codec.turn_end(), codec.pad());
+    cx.put_bytes(&MODEL, model::GENERATION_FILE, generation.as_bytes())?;
+    for file in cx.files(&TOKENIZER)? {
+        if [TOKENIZER_FILE, TOKENIZER_CONFIG].contains(&file.name.as_str()) {
+            cx.put_file(&MODEL, &file.name, &file.path)?;
+        }
+    }
+    Ok(())
+}
