@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::{RowFilter, Verdict};
 use crate::coa::answer;
 use crate::coa::grammar::{self, Grammar};
-use crate::params::ParamsError;
+use crate::context::{seed, share};
+use crate::params::{Fraction, ParamsError};
 
 /// When an answer counts as right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -30,6 +31,10 @@ pub struct Params {
     /// When an answer counts as right. A trajectory whose answer cannot be judged is rejected, never guessed.
     #[serde(default = "exact")]
     pub answer: AnswerRule,
+    /// Share of the trajectories with a wrong answer that is kept all the same, by a seeded hash of the trajectory's
+    /// id. For studies of what a later stage repairs; 0 for a model that is to be good.
+    #[serde(default = "none")]
+    pub keep_wrong: Fraction,
     /// Rules on which segment may follow which.
     #[serde(default = "web")]
     pub grammar: Grammar,
@@ -40,6 +45,9 @@ pub struct Params {
 
 fn exact() -> AnswerRule {
     AnswerRule::Exact
+}
+fn none() -> Fraction {
+    Fraction::new(0.0)
 }
 fn web() -> Grammar {
     Grammar::Web
@@ -58,6 +66,7 @@ impl RowFilter for Quality {
     const VERSION: u32 = 1;
     const ABOUT: &'static str =
         "Drops trajectories with a wrong answer, with the same tool input twice, or that break the grammar.";
+    const SEEDED: bool = true;
     type Row = Trajectory;
     type Params = Params;
 
@@ -69,8 +78,8 @@ impl RowFilter for Quality {
         (row.trajectory_id.clone(), row.task_id.clone())
     }
 
-    fn judge(&self, row: Trajectory, _seed: u64) -> Verdict<Trajectory> {
-        if let Some(rejection) = self.judge_answer(&row) {
+    fn judge(&self, row: Trajectory, pipeline_seed: u64) -> Verdict<Trajectory> {
+        if let Some(rejection) = self.judge_answer(&row, seed(pipeline_seed, &[Self::NAME])) {
             return rejection;
         }
         let mut seen = HashSet::new();
@@ -90,7 +99,7 @@ impl RowFilter for Quality {
 }
 
 impl Quality {
-    fn judge_answer(&self, row: &Trajectory) -> Option<Verdict<Trajectory>> {
+    fn judge_answer(&self, row: &Trajectory, seed: u64) -> Option<Verdict<Trajectory>> {
         let compare = match self.params.answer {
             AnswerRule::Any => return None,
             AnswerRule::Exact => answer::exact_match,
@@ -101,6 +110,7 @@ impl Quality {
         };
         match compare(&row.golden_answers, given).or(row.source_verdict) {
             Some(true) => None,
+            Some(false) if share(seed, &row.trajectory_id) < self.params.keep_wrong.get() => None,
             Some(false) => {
                 let accepted = row.golden_answers.join(" | ");
                 Some(Verdict::reject("wrong_answer", format!("answered {given:?}, accepted {accepted:?}")))
