@@ -19,3 +19,4 @@ mod runner;
 pub mod sql;
 
 pub use registry::registry;
+pub use runner::run_plan;

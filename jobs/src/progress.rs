@@ -26,6 +26,9 @@ struct StageDisplay {
 }
 
 struct StageState {
+    /// When the first unit began: a stage may have waited for a worker before.
+    first_unit: Option<Instant>,
+    /// When what is counted now began.
     began: Instant,
     done: u64,
     total: Option<u64>,
@@ -62,7 +65,8 @@ impl Display {
             bar
         });
         let now = Instant::now();
-        let state = StageState { began: now, done: 0, total: Some(units), unit: "units", said: now };
+        let state =
+            StageState { first_unit: None, began: now, done: 0, total: Some(units), unit: "units", said: now };
         let display = StageDisplay { name: name.to_owned(), units, state: Mutex::new(state), bar };
         self.stages.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), Arc::new(display));
     }
@@ -76,18 +80,33 @@ impl Display {
         }
     }
 
-    /// A stage has ended; `line` says how.
-    pub(crate) fn end_stage(&self, name: &str, line: &str) {
+    /// A stage has ended; `summary` says with what.
+    pub(crate) fn end_stage(&self, name: &str, summary: &str) {
         let display = self.stages.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-        if let Some(bar) = display.and_then(|display| display.bar.clone()) {
+        let Some(display) = display else { return };
+        if let Some(bar) = &display.bar {
             bar.finish_and_clear();
         }
-        self.say(line);
+        let began = display.state.lock().unwrap_or_else(PoisonError::into_inner).first_unit;
+        let seconds = began.map_or(0.0, |began| began.elapsed().as_secs_f64());
+        self.say(&format!("{name}: {summary} in {seconds:.1} s"));
     }
 
-    /// Where the operator of a unit reports to.
+    /// A unit of a stage begins. Returns where its operator reports to.
     pub(crate) fn unit(self: &Arc<Self>, stage: &str) -> UnitProgress {
-        UnitProgress { display: Arc::clone(self), stage: self.stage(stage) }
+        let stage = self.stage(stage);
+        if let Some(stage) = &stage {
+            let mut state = stage.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.first_unit.is_none() {
+                let now = Instant::now();
+                (state.first_unit, state.began, state.said) = (Some(now), now, now);
+                if let Some(bar) = &stage.bar {
+                    bar.reset_elapsed();
+                    bar.reset_eta();
+                }
+            }
+        }
+        UnitProgress { display: Arc::clone(self), stage }
     }
 
     fn stage(&self, name: &str) -> Option<Arc<StageDisplay>> {
@@ -177,7 +196,8 @@ mod tests {
     #[test]
     fn a_plain_line_has_rate_and_time_left() {
         let began = Instant::now() - Duration::from_secs(10);
-        let state = StageState { began, done: 120, total: Some(450), unit: "steps", said: began };
+        let state =
+            StageState { first_unit: None, began, done: 120, total: Some(450), unit: "steps", said: began };
         let line = plain("sft", &state, "loss 0.84");
         assert!(line.starts_with("sft: 120/450 steps, 12.0/s, 2"), "{line}");
         assert!(line.ends_with(" s left, loss 0.84"), "{line}");

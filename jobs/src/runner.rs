@@ -3,8 +3,8 @@
 //! A unit is handed to the queue when everything it reads is done. When all units of a stage are done, its tables are
 //! brought in line. What fails is told with its error; units that do not depend on it go on.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,10 +31,28 @@ pub(crate) struct Request {
     pub(crate) force: bool,
     /// The run this one goes on with.
     pub(crate) resumes: Option<String>,
+    /// The job queue's database.
+    pub(crate) queue: PathBuf,
     /// Units done at the same time.
     pub(crate) slots: usize,
     /// Whether to say nothing.
     pub(crate) quiet: bool,
+}
+
+/// What `coa run` does after its command line was read; for programs and tests that run pipelines themselves.
+///
+/// `queue` names the job queue's database.
+pub async fn run_plan(plan: Plan, store: &Store, queue: &Path, slots: usize) -> Result<(), CommandError> {
+    let request = Request {
+        path: String::new(),
+        select: Vec::new(),
+        force: false,
+        resumes: None,
+        queue: queue.to_owned(),
+        slots,
+        quiet: true,
+    };
+    run(plan, store, request).await
 }
 
 /// How often a unit is tried in one run when its errors may pass.
@@ -85,7 +103,7 @@ pub(crate) async fn run(mut plan: Plan, store: &Store, request: Request) -> Resu
         display: Arc::clone(&display),
         handle: Handle::current(),
     });
-    let mut queue = Queue::open(&queue_path(store)).await?;
+    let mut queue = Queue::open(&request.queue).await?;
     for slot in 0..request.slots.max(1) {
         let handler: Arc<dyn Handler> = desk.clone();
         queue.start_worker(Slot::Cpu.name(), &format!("{worker_name}-cpu{slot}"), handler);
@@ -160,11 +178,11 @@ fn shown(store: &Store) -> String {
 }
 
 /// The queue's database: beside a local store, in the user's state folder for others.
-fn queue_path(store: &Store) -> std::path::PathBuf {
+pub(crate) fn queue_path(store: &Store) -> PathBuf {
     match store.local() {
         Some(folder) => folder.join("queue").join("jobs.sqlite"),
         None => {
-            let home = std::env::var_os("HOME").map(std::path::PathBuf::from).unwrap_or_else(std::env::temp_dir);
+            let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(std::env::temp_dir);
             let state = std::env::var_os("XDG_STATE_HOME").map_or_else(|| home.join(".local/state"), Into::into);
             let name = format!("{:016x}.sqlite", xxhash_rust::xxh3::xxh3_64(store.url().as_str().as_bytes()));
             state.join("coa").join(name)
@@ -187,7 +205,8 @@ struct RunState {
     running: HashSet<usize>,
     failed: HashSet<usize>,
     attempts: HashMap<usize, u32>,
-    stage_began: HashMap<usize, Instant>,
+    /// Stages that had something to do.
+    announced: HashSet<usize>,
     done: u64,
 }
 
@@ -199,7 +218,7 @@ impl RunState {
             running: HashSet::new(),
             failed: HashSet::new(),
             attempts: HashMap::new(),
-            stage_began: HashMap::new(),
+            announced: HashSet::new(),
             done: 0,
         }
     }
@@ -227,8 +246,7 @@ async fn hand_out(
             candidates.extend(plan.readers(unit));
             continue;
         };
-        if let Entry::Vacant(began) = state.stage_began.entry(stage) {
-            began.insert(Instant::now());
+        if state.announced.insert(stage) {
             let due = plan.units_of(stage).filter(|unit| plan.record(*unit).is_none()).count();
             display.begin_stage(&plan.pipeline.stages[stage].name, due as u64);
         }
@@ -269,9 +287,8 @@ async fn fold_complete(
         for (port, table) in plan.tables_of(stage) {
             fold(store, name, port, table, run, &records).await?;
         }
-        if let Some(began) = state.stage_began.get(&stage) {
-            let seconds = began.elapsed().as_secs_f64();
-            display.end_stage(name, &format!("{name}: {} in {seconds:.1} s", summary(&records)));
+        if state.announced.contains(&stage) {
+            display.end_stage(name, &summary(&records));
         }
     }
     Ok(())

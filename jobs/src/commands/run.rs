@@ -75,6 +75,7 @@ pub(super) async fn start(
         select: start.select,
         force: start.force,
         resumes: start.resumes,
+        queue: runner::queue_path(store),
         slots: how.slots(),
         quiet: how.quiet,
     };

@@ -61,8 +61,12 @@ fn log_store(store: &Store, folder: &Path) -> LogStoreRef {
 }
 
 fn failed(store: &Store, folder: &Path, doing: &str, error: DeltaTableError) -> StoreError {
-    StoreError::new(StoreErrorKind::Unreachable, format!("cannot {doing} the table `{}`", store.uri(folder)))
-        .because(error)
+    let what = format!("{doing} the table");
+    match error {
+        DeltaTableError::ObjectStore { source } => StoreError::object(&what, &store.uri(folder), source),
+        other => StoreError::new(StoreErrorKind::Unreachable, format!("cannot {what} `{}`", store.uri(folder)))
+            .because(other),
+    }
 }
 
 /// Brings a table in line with the records of all units of its stage, in at most one log entry.
@@ -91,12 +95,14 @@ pub async fn fold(
             Ok(outcome) => return Ok(outcome),
             Err(error) => error,
         };
-        // Lost to another committer, or landed without our knowing: the next look at the table tells which.
+        // Lost to another committer, or landed without our knowing: the next look at the table tells which. A refusal
+        // is looked at once more and no oftener: it will not pass by itself.
         tries += 1;
-        if tries == TRIES {
-            return Err(failed(store, &folder, "write", error));
+        let failed = failed(store, &folder, "write", error);
+        if tries == TRIES || (tries > 1 && failed.kind != StoreErrorKind::Unreachable) {
+            return Err(failed);
         }
-        tracing::debug!(stage, port, %error, tries, "looking at the table again");
+        tracing::debug!(stage, port, error = failed.chain(), tries, "looking at the table again");
         tokio::time::sleep(Duration::from_millis(20 << tries)).await;
     }
 }

@@ -74,7 +74,7 @@ impl StoreError {
             _ if matches!(io, Some(std::io::ErrorKind::NotADirectory | std::io::ErrorKind::IsADirectory)) => {
                 (StoreErrorKind::Address, Some("a file stands where a folder is meant, or the other way round"))
             }
-            _ => (StoreErrorKind::Unreachable, None),
+            _ => (StoreErrorKind::Unreachable, Some("check that the store answers at this address")),
         };
         let mut converted = Self::new(kind, format!("cannot {doing} `{uri}`")).because(error);
         converted.hint = hint.map(str::to_owned);

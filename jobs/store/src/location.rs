@@ -1,6 +1,6 @@
 //! Addresses: a path, `file://…` or `s3://bucket/prefix`, to an object store and a prefix in it.
 
-use std::path::{Path as LocalPath, PathBuf};
+use std::path::{Component, Path as LocalPath, PathBuf};
 use std::sync::Arc;
 
 use object_store::ObjectStore;
@@ -35,7 +35,7 @@ impl Location {
             return Err(bad("it is empty"));
         }
         let local = |path: &LocalPath| -> Result<Self, StoreError> {
-            let absolute = std::path::absolute(path).map_err(|error| bad("the path cannot be made absolute").because(error))?;
+            let absolute = resolved(path).map_err(|error| bad("the path cannot be made absolute").because(error))?;
             Ok(Self::Local(absolute))
         };
         let Some((scheme, rest)) = address.split_once("://") else {
@@ -120,7 +120,36 @@ impl Location {
     }
 }
 
-/// Whether an address can be used as a store; nothing is looked at.
+/// The path without `.`, `..` and links, as far as it exists: keys of an object store know none of these.
+fn resolved(path: &LocalPath) -> std::io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let mut missing: Vec<Component<'_>> = Vec::new();
+    let mut existing = absolute.as_path();
+    loop {
+        match existing.canonicalize() {
+            Ok(mut found) => {
+                for part in missing.into_iter().rev() {
+                    match part {
+                        Component::ParentDir => {
+                            found.pop();
+                        }
+                        part => found.push(part),
+                    }
+                }
+                return Ok(found);
+            }
+            Err(error) => {
+                let (Some(parent), Some(last)) = (existing.parent(), existing.components().next_back()) else {
+                    return Err(error);
+                };
+                missing.push(last);
+                existing = parent;
+            }
+        }
+    }
+}
+
+/// Whether an address can be used as a store; nothing is written or changed.
 pub fn parse_store(address: &str) -> Result<(), StoreError> {
     Location::parse(address).map(|_| ())
 }
@@ -135,6 +164,7 @@ mod tests {
         assert_eq!(url("s3://bucket/a/b/").unwrap(), "s3://bucket/a/b");
         assert_eq!(url("file:///data/x").unwrap(), "file:///data/x");
         assert!(url("data/x").unwrap().ends_with("/data/x"));
+        assert!(url("./data/../other/x").unwrap().ends_with("/other/x"));
         for bad in ["", "s3://", "gopher://x", "file://host/x"] {
             assert_eq!(url(bad).unwrap_err().kind, StoreErrorKind::Address, "{bad}");
         }
