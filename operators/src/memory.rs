@@ -9,13 +9,14 @@ use std::sync::atomic::AtomicBool;
 use arrow::array::RecordBatch;
 use schemas::{RowError, Table, TableDef, decode, encode};
 
-use crate::context::{Checkpoint, InputFile, NoProgress, SourceObject, UnitContext, UnitIo};
+use crate::context::{Checkpoint, InputFile, NoProgress, ProgressSink, SourceObject, UnitContext, UnitIo};
 use crate::error::OperatorError;
 use crate::operator::Operator;
 
 /// Inputs and outputs of one unit, in memory.
 pub struct MemoryIo {
-    inputs: Mutex<HashMap<String, Vec<RecordBatch>>>,
+    inputs: HashMap<String, Vec<RecordBatch>>,
+    read: Mutex<HashMap<String, usize>>,
     files: HashMap<String, Vec<InputFile>>,
     objects: Vec<SourceObject>,
     contents: HashMap<String, Vec<u8>>,
@@ -30,7 +31,8 @@ impl MemoryIo {
     /// No inputs.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
-            inputs: Mutex::default(),
+            inputs: HashMap::new(),
+            read: Mutex::default(),
             files: HashMap::new(),
             objects: Vec::new(),
             contents: HashMap::new(),
@@ -43,9 +45,8 @@ impl MemoryIo {
     }
 
     /// Rows on an input port, as one batch.
-    pub fn with_rows<T: Table>(self, port: &str, rows: &[T]) -> Result<Self, RowError> {
-        let batch = encode(rows)?;
-        self.lock(&self.inputs).entry(port.to_owned()).or_default().push(batch);
+    pub fn with_rows<T: Table>(mut self, port: &str, rows: &[T]) -> Result<Self, RowError> {
+        self.inputs.entry(port.to_owned()).or_default().push(encode(rows)?);
         Ok(self)
     }
 
@@ -66,9 +67,24 @@ impl MemoryIo {
         self
     }
 
-    /// Runs an operator as the partition `all`.
+    /// Runs an operator as the partition `all`, from the beginning of its inputs. What an earlier run wrote is
+    /// forgotten, its checkpoints are not: as for an attempt after another that failed.
     pub fn run<O: Operator>(&self, operator: &O, pipeline_seed: u64) -> Result<(), OperatorError> {
-        let stop = AtomicBool::new(false);
+        self.run_watched(operator, pipeline_seed, &NoProgress, &AtomicBool::new(false))
+    }
+
+    /// As [`Self::run`], with a view on its progress and a way to stop it.
+    pub fn run_watched<O: Operator>(
+        &self,
+        operator: &O,
+        pipeline_seed: u64,
+        progress: &dyn ProgressSink,
+        stop: &AtomicBool,
+    ) -> Result<(), OperatorError> {
+        self.lock(&self.read).clear();
+        self.lock(&self.outputs).clear();
+        self.lock(&self.written).clear();
+        self.lock(&self.counts).clear();
         let scratch = tempfile::tempdir()?;
         let cx = UnitContext {
             io: self,
@@ -77,8 +93,8 @@ impl MemoryIo {
             number: 0,
             pipeline_seed,
             scratch: scratch.path(),
-            progress: &NoProgress,
-            stop: &stop,
+            progress,
+            stop,
         };
         operator.run(&cx)
     }
@@ -109,15 +125,18 @@ impl MemoryIo {
 
 impl UnitIo for MemoryIo {
     fn next_batch(&self, port: &str) -> Result<Option<RecordBatch>, OperatorError> {
-        let mut inputs = self.lock(&self.inputs);
-        Ok(inputs.get_mut(port).filter(|batches| !batches.is_empty()).map(|batches| batches.remove(0)))
+        let mut read = self.lock(&self.read);
+        let at = read.entry(port.to_owned()).or_default();
+        let batch = self.inputs.get(port).and_then(|batches| batches.get(*at)).cloned();
+        *at += 1;
+        Ok(batch)
     }
     fn append(&self, port: &str, _table: TableDef, batch: RecordBatch) -> Result<(), OperatorError> {
         self.lock(&self.outputs).entry(port.to_owned()).or_default().push(batch);
         Ok(())
     }
     fn is_bound(&self, port: &str) -> bool {
-        self.lock(&self.inputs).contains_key(port) || self.files.contains_key(port)
+        self.inputs.contains_key(port) || self.files.contains_key(port)
     }
     fn input_files(&self, port: &str) -> Result<Vec<InputFile>, OperatorError> {
         Ok(self.files.get(port).cloned().unwrap_or_default())

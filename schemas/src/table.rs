@@ -152,3 +152,129 @@ fn column_docs<T: Table>() -> HashMap<String, String> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
+    use arrow::datatypes::{DataType, TimeUnit};
+
+    use super::*;
+    use crate::*;
+
+    /// The schema as text: what a reviewer sees in a diff.
+    fn golden(table: &TableDef) -> String {
+        let mut text = format!("{} v{}\n", table.name, table.version);
+        for field in table.schema().fields() {
+            let null = if field.is_nullable() { " null" } else { "" };
+            let extension = field.extension_type_name().map(|name| format!(" {name}")).unwrap_or_default();
+            let doc = field.metadata().get("doc").cloned().unwrap_or_default();
+            let _ = writeln!(text, "{}: {}{null}{extension}\n    {doc}", field.name(), field.data_type());
+        }
+        text
+    }
+
+    /// `UPDATE_GOLDEN=1 cargo test -p schemas` rewrites the files; the diff says whether a new version is due.
+    #[test]
+    fn schemas_are_as_reviewed() {
+        for table in TABLES {
+            let name = format!("{}.v{}.txt", table.name, table.version);
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(&name);
+            let found = golden(table);
+            if std::env::var_os("UPDATE_GOLDEN").is_some() {
+                std::fs::write(&path, &found).unwrap();
+            }
+            let expected = std::fs::read_to_string(&path).unwrap_or_default();
+            assert_eq!(found, expected, "{name}: a nullable column at the end, or a new version");
+        }
+    }
+
+    #[test]
+    fn every_column_fits_a_delta_table_and_is_documented() {
+        fn fits(data_type: &DataType) -> bool {
+            match data_type {
+                DataType::Boolean | DataType::Int8 | DataType::Int32 | DataType::Int64 => true,
+                DataType::Float32 | DataType::Float64 | DataType::Utf8 | DataType::Binary => true,
+                DataType::Timestamp(TimeUnit::Microsecond, Some(zone)) => zone.as_ref() == "UTC",
+                DataType::List(field) => fits(field.data_type()),
+                DataType::Struct(fields) => fields.iter().all(|field| fits(field.data_type())),
+                _ => false,
+            }
+        }
+        for table in TABLES {
+            for field in table.schema().fields() {
+                assert!(fits(field.data_type()), "{} {}: {}", table.name, field.name(), field.data_type());
+                assert!(field.metadata().contains_key("doc"), "{} {} has no documentation", table.name, field.name());
+            }
+        }
+    }
+
+    fn back<T: Table + Clone + PartialEq + std::fmt::Debug>(rows: &[T]) {
+        let batch = encode(rows).unwrap();
+        assert_eq!(batch.schema(), TableDef::of::<T>().schema());
+        assert_eq!(decode::<T>(&batch).unwrap(), rows);
+        assert_eq!(encode::<T>(&[]).unwrap().num_rows(), 0);
+    }
+
+    #[test]
+    fn rows_are_read_back() {
+        let mut step = Step::new("t", "1", 0, StepKind::Call);
+        let bare = step.clone();
+        step.parent_step_id = Some("0".into());
+        step.arguments = Some(r#"{"query": "你好"}"#.into());
+        step.observation = Some(String::new());
+        step.started_at = Some(Micros(-1));
+        step.score = Some(f64::MAX);
+        step.input_tokens = Some(i64::MAX);
+        back(&[step, bare]);
+        let mut segment = Segment::new(Role::Tool, "Laos");
+        segment.tool = Some("web_search".into());
+        segment.arguments = Some("{}".into());
+        let trajectory = Trajectory {
+            trajectory_id: "t".into(),
+            task_id: None,
+            question: "q".into(),
+            golden_answers: vec![],
+            answer: Some("a\0b".into()),
+            source_verdict: Some(false),
+            domain: Domain::Math,
+            segments: vec![segment, Segment::new(Role::Answer, "")],
+            interactions: 1,
+            tool_calls: 2,
+            notes: vec!["x".into(), "y".into()],
+            weight: 0.5,
+        };
+        let empty = Trajectory { segments: vec![], golden_answers: vec!["g".into()], ..trajectory.clone() };
+        back(&[trajectory, empty]);
+        back(&[Quarantined {
+            source: "s".into(),
+            line: 1,
+            byte_offset: 0,
+            byte_length: 3,
+            code: "invalid_utf8".into(),
+            reason: "r".into(),
+            raw: vec![0xff, 0, b'"'],
+        }]);
+        back(&[TokenizedSample {
+            sample_id: "s".into(),
+            input_ids: vec![1, 151_936],
+            loss_mask: vec![false, true],
+            token_roles: vec![0, 8],
+            weight: 1.0,
+            trained_tokens: 1,
+            observation_tokens: 0,
+            truncated: false,
+            tokenizer: "d".into(),
+        }]);
+    }
+
+    #[test]
+    fn a_column_that_was_added_later_reads_as_null() {
+        let rows = [Rejected { row_id: "r".into(), task_id: Some("t".into()), reason: "x".into(), detail: "y".into() }];
+        let batch = encode(&rows).unwrap();
+        let old = batch.project(&[0, 2, 3]).unwrap();
+        let read: Vec<Rejected> = decode(&old).unwrap();
+        assert_eq!(read, [Rejected { task_id: None, ..rows[0].clone() }]);
+    }
+}

@@ -3,6 +3,8 @@
 pub mod batch;
 mod device;
 pub mod evaluate;
+#[cfg(test)]
+mod fixture;
 pub mod loss;
 pub mod model;
 pub mod optimizer;

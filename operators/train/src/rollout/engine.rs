@@ -235,3 +235,117 @@ impl Engine<'_> {
 fn last(agent: &Agent) -> i64 {
     agent.ids().last().map_or(0, |id| i64::from(*id))
 }
+
+#[cfg(test)]
+mod tests {
+    use operators::toolbox::corpus_tools;
+    use schemas::Page;
+    use tch::Device;
+
+    use super::*;
+    use crate::fixture::{Fixture, fixture};
+    use crate::model::{Config, Start};
+
+    fn model(codec: &Codec) -> Qwen2 {
+        let config = Config {
+            vocabulary: codec.size() as i64 + 5,
+            hidden: 32,
+            intermediate: 48,
+            layers: 2,
+            heads: 4,
+            kv_heads: 2,
+            head: 8,
+            rope_theta: 1e4,
+            norm_epsilon: 1e-6,
+            tied: true,
+            max_positions: 256,
+        };
+        Start::Normal.model(config, 1, Device::Cpu)
+    }
+
+    fn tools() -> Option<Toolbox> {
+        let page = |id: &str| Page { page_id: id.into(), title: id.into(), text: format!("{id} is deep"), snippet: None };
+        match corpus_tools(vec![page("lake"), page("depth")], 2, 1) {
+            Ok(tools) => Some(tools),
+            Err(error) => {
+                eprintln!("skipped: {}", error.message);
+                None
+            }
+        }
+    }
+
+    fn rollouts(fixture: &Fixture, tools: &Toolbox, places: usize, questions: u64, temperature: f64) -> Vec<Rollout> {
+        tch::set_num_threads(1);
+        let codec = fixture.codec();
+        let model = model(&codec);
+        let engine = Engine {
+            model: &model,
+            digest: "d",
+            codec: &codec,
+            tools,
+            limits: Limits { tokens: 120, calls: 3 },
+            sampling: Sampling { temperature, vocabulary: codec.size() as i64 },
+            seed: 5,
+            places,
+            tool_threads: 2,
+        };
+        let jobs = (0..questions).map(|number| Job { question: fixture.question(number), sample: 0 }).collect();
+        let mut all = Vec::new();
+        engine.run(jobs, |rollout| {
+            all.push(rollout);
+            Ok(())
+        })
+        .unwrap();
+        all.sort_by(|a, b| a.rollout_id.cmp(&b.rollout_id));
+        for rollout in &mut all {
+            (rollout.seconds, rollout.tool_seconds) = (0.0, 0.0);
+        }
+        all
+    }
+
+    /// A rollout is the same alone and in any company: neither another's end nor another's tool disturbs it.
+    #[test]
+    fn a_rollout_does_not_depend_on_its_batch() {
+        let fixture = fixture();
+        let Some(tools) = tools() else { return };
+        let alone = rollouts(&fixture, &tools, 1, 12, 1.0);
+        assert_eq!(alone.len(), 12);
+        // Untrained, it writes nonsense of all lengths, some of it calls.
+        assert!(alone.iter().map(|rollout| rollout.input_ids.len()).collect::<std::collections::HashSet<_>>().len() > 1);
+        for places in [3, 12] {
+            let together = rollouts(&fixture, &tools, places, 12, 1.0);
+            for (a, b) in alone.iter().zip(&together) {
+                assert_eq!(a.input_ids, b.input_ids, "{} in a batch of {places}", a.rollout_id);
+                assert_eq!((&a.segments, a.finish, a.tool_calls), (&b.segments, b.finish, b.tool_calls));
+            }
+        }
+        assert_ne!(alone[0].input_ids, rollouts(&fixture, &tools, 1, 12, 0.0)[0].input_ids);
+    }
+
+    /// Recorded log-probabilities are those of the whole sequence read at once.
+    #[test]
+    fn log_probabilities_are_those_of_the_ids() {
+        let fixture = fixture();
+        let Some(tools) = tools() else { return };
+        let codec = fixture.codec();
+        let model = model(&codec);
+        let sampling = Sampling { temperature: 1.0, vocabulary: codec.size() as i64 };
+        let _no_grad = tch::no_grad_guard();
+        for rollout in rollouts(&fixture, &tools, 4, 6, 1.0) {
+            let ids: Vec<i64> = rollout.input_ids.iter().map(|id| i64::from(*id)).collect();
+            let logits = model.logits(&model.hidden(&tch::Tensor::from_slice(&ids).unsqueeze(0))).squeeze_dim(0);
+            let log_probs = logits.narrow(1, 0, sampling.vocabulary).log_softmax(-1, tch::Kind::Float);
+            for at in 1..ids.len() {
+                let recorded = f64::from(rollout.log_probs[at]);
+                if rollout.sampled[at] {
+                    let expected = log_probs.double_value(&[at as i64 - 1, ids[at]]);
+                    assert!((recorded - expected).abs() < 1e-5, "{recorded} {expected}");
+                } else {
+                    assert_eq!(recorded, 0.0);
+                }
+            }
+            assert_eq!(rollout.sampled.iter().filter(|sampled| **sampled).count() as i64, rollout.sampled_tokens);
+            assert!(rollout.input_ids.len() <= 120 && rollout.tool_calls <= 3);
+        }
+    }
+}
