@@ -63,7 +63,9 @@ impl CommandError {
         match self {
             Self::Usage { hint, .. } => hint.clone(),
             Self::Store(error) => error.hint.clone(),
-            Self::Queue(_) => Some("free disk space if it is full; the database itself may be deleted, nothing is lost".to_owned()),
+            Self::Queue(_) => {
+                Some("free disk space if it is full; the database itself may be deleted, nothing is lost".to_owned())
+            }
             _ => None,
         }
     }

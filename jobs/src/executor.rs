@@ -117,8 +117,7 @@ fn attempt_unit(
         records: input.records.clone(),
     });
     let inputs = inputs.collect();
-    let io =
-        AttemptIo::new(&worker.store, handle, place, unit.factory, inputs, unit.objects.clone(), scratch.path());
+    let io = AttemptIo::new(&worker.store, handle, place, unit.factory, inputs, unit.objects.clone(), scratch.path());
     let cx = UnitContext {
         io: &io,
         operator: unit.factory.name(),
@@ -156,7 +155,12 @@ fn attempt_unit(
     match handle.block_on(worker.store.commit_unit(&record))? {
         Created::Ours => Ok(Arc::new(record)),
         Created::Theirs(theirs) => {
-            tracing::info!(stage = theirs.stage, partition = theirs.partition, attempt = theirs.attempt, "another attempt was first");
+            tracing::info!(
+                stage = theirs.stage,
+                partition = theirs.partition,
+                attempt = theirs.attempt,
+                "another attempt was first"
+            );
             Ok(Arc::new(theirs))
         }
     }

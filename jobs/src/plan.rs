@@ -212,10 +212,7 @@ impl Plan {
                         hint: Some("fetch it again or name another".to_owned()),
                     });
                 }
-                listed
-                    .into_iter()
-                    .map(|found| unit(found.partition, 0, vec![(found.object, found.version)]))
-                    .collect()
+                listed.into_iter().map(|found| unit(found.partition, 0, vec![(found.object, found.version)])).collect()
             }
         })
     }

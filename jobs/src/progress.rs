@@ -65,8 +65,7 @@ impl Display {
             bar
         });
         let now = Instant::now();
-        let state =
-            StageState { first_unit: None, began: now, done: 0, total: Some(units), unit: "units", said: now };
+        let state = StageState { first_unit: None, began: now, done: 0, total: Some(units), unit: "units", said: now };
         let display = StageDisplay { name: name.to_owned(), units, state: Mutex::new(state), bar };
         self.stages.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), Arc::new(display));
     }
@@ -196,8 +195,7 @@ mod tests {
     #[test]
     fn a_plain_line_has_rate_and_time_left() {
         let began = Instant::now() - Duration::from_secs(10);
-        let state =
-            StageState { first_unit: None, began, done: 120, total: Some(450), unit: "steps", said: began };
+        let state = StageState { first_unit: None, began, done: 120, total: Some(450), unit: "steps", said: began };
         let line = plain("sft", &state, "loss 0.84");
         assert!(line.starts_with("sft: 120/450 steps, 12.0/s, 2"), "{line}");
         assert!(line.ends_with(" s left, loss 0.84"), "{line}");

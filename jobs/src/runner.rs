@@ -105,10 +105,10 @@ pub(crate) async fn run(mut plan: Plan, store: &Store, request: Request) -> Resu
     });
     let mut queue = Queue::open(&request.queue).await?;
     for slot in 0..request.slots.max(1) {
-        let handler: Arc<dyn Handler> = desk.clone();
+        let handler: Arc<dyn Handler> = Arc::<Desk>::clone(&desk);
         queue.start_worker(Slot::Cpu.name(), &format!("{worker_name}-cpu{slot}"), handler);
     }
-    let handler: Arc<dyn Handler> = desk.clone();
+    let handler: Arc<dyn Handler> = Arc::<Desk>::clone(&desk);
     queue.start_worker(Slot::Gpu.name(), &format!("{worker_name}-gpu"), handler);
 
     let mut state = RunState::new(&plan);

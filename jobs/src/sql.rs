@@ -208,9 +208,8 @@ async fn units(store: &Store) -> Result<RecordBatch, store::StoreError> {
 async fn current_fingerprints(store: &Store) -> Result<HashMap<String, String>, store::StoreError> {
     let Some((run, _)) = store.runs().await?.pop() else { return Ok(HashMap::new()) };
     let stages = run.resolved["stages"].as_object().cloned().unwrap_or_default();
-    let prints = stages.into_iter().filter_map(|(stage, settings)| {
-        Some((stage, settings["fingerprint"].as_str()?.to_owned()))
-    });
+    let prints =
+        stages.into_iter().filter_map(|(stage, settings)| Some((stage, settings["fingerprint"].as_str()?.to_owned())));
     Ok(prints.collect())
 }
 

@@ -326,9 +326,15 @@ mod tests {
     fn a_run_of_several_agents_becomes_one_sequence() {
         let mut answer = action(3, "final_answer", json!({"answer": "84 m"}), Value::Null);
         answer["evaluate_thought"] = json!("both pages agree\nThe score is 4.");
-        let mut critic = action(2, "python_interpreter", json!("print(80 + 4)"), json!("Execution logs:\n84\nLast output from code snippet:\nNone"));
+        let mut critic = action(
+            2,
+            "python_interpreter",
+            json!("print(80 + 4)"),
+            json!("Execution logs:\n84\nLast output from code snippet:\nNone"),
+        );
         critic["evaluate_thought"] = json!("good");
-        let planning = json!({"step_type": "planning", "facts": "F:\n```\na lake\n```", "plan": "P:\n```\n1. look\n```"});
+        let planning =
+            json!({"step_type": "planning", "facts": "F:\n```\na lake\n```", "plan": "P:\n```\n1. look\n```"});
         let delegate = action(1, "python_interpreter", json!("search_agent(task='depth of Vall')"), json!("84 m"));
         let (trajectory, told) = told(oagents::parse(&run(vec![planning, delegate, critic, answer]), "t").unwrap());
         let expected = [

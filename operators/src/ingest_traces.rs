@@ -131,7 +131,7 @@ impl IngestTraces {
         let mut rows = Rows::default();
         cx.progress.begin((!gzip).then_some(size), "bytes");
         loop {
-            let record = records.next().map_err(|error| {
+            let record = records.next_record().map_err(|error| {
                 OperatorError::input(format!("`{uri}` cannot be read on after byte {}", records.offset()))
                     .hint("the object is cut or damaged: fetch it again")
                     .because(error)

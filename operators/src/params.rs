@@ -142,9 +142,9 @@ pub fn read<P: DeserializeOwned + JsonSchema>(params: &Spanned<DeValue<'_>>) -> 
         };
         let at = error.span();
         let bad = rest.iter().find_map(|(key, value)| {
-            let inside = at.as_ref().is_some_and(|at| {
-                (key.span().start <= at.start && at.end <= value.span().end) || value.span() == *at
-            });
+            let inside = at
+                .as_ref()
+                .is_some_and(|at| (key.span().start <= at.start && at.end <= value.span().end) || value.span() == *at);
             inside.then(|| key.get_ref().to_string())
         });
         match bad {

@@ -4,6 +4,8 @@
 //! is. `--no-as-needed` keeps `libtorch.so` among the needed libraries: an empty stub on a CPU machine, the library that
 //! brings CUDA where `LD_LIBRARY_PATH` names a full PyTorch.
 
+#![expect(clippy::print_stdout, reason = "that is how build scripts talk to cargo")]
+
 fn main() {
     println!("cargo:rerun-if-env-changed=DEP_TCH_LIBTORCH_LIB");
     if let Ok(folder) = std::env::var("DEP_TCH_LIBTORCH_LIB") {

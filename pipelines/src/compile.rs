@@ -95,11 +95,7 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn new(
-        stage: &'a StageFile<'a>,
-        registry: &[&'static dyn Factory],
-        mistakes: &mut Vec<Mistake>,
-    ) -> Option<Self> {
+    fn new(stage: &'a StageFile<'a>, registry: &[&'static dyn Factory], mistakes: &mut Vec<Mistake>) -> Option<Self> {
         let Some(operator) = &stage.operator else {
             mistakes.push(Mistake {
                 span: stage.name.span(),
@@ -332,7 +328,11 @@ require_think = "yes"
             (10, 19, "input `rows` takes rows of `trajectories` v1, `convert.rejected` gives rows of `rejected` v1"),
             (13, 19, "stage `convert` has no output `trajectory`"),
             (14, 1, "unknown key `min`"),
-            (16, 11, "`grammar`: unknown variant `wep`, expected one of `web`, `mhqa`, `code` (operator `quality_filter`)"),
+            (
+                16,
+                11,
+                "`grammar`: unknown variant `wep`, expected one of `web`, `mhqa`, `code` (operator `quality_filter`)",
+            ),
             (17, 17, "`require_think`: invalid type: string \"yes\", expected a boolean (operator `quality_filter`)"),
         ];
         let expected: Vec<_> = expected.into_iter().map(|(l, c, m)| (l, c, m.to_owned())).collect();
@@ -361,7 +361,8 @@ inputs = { rows = "a.kept" }
 
     #[test]
     fn an_ingest_needs_exactly_one_origin() {
-        let neither = found("name = \"d\"\n[stages.i]\noperator = \"ingest_traces\"\nparams = { format = \"oagents\" }\n");
+        let neither =
+            found("name = \"d\"\n[stages.i]\noperator = \"ingest_traces\"\nparams = { format = \"oagents\" }\n");
         assert_eq!(neither, [(2, 9, "stage `i`: it reads nothing: bind an input or name a `source`".to_owned())]);
     }
 }

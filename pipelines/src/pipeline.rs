@@ -62,9 +62,7 @@ impl Pipeline {
                 let inputs: serde_json::Map<String, Value> = stage
                     .inputs
                     .iter()
-                    .map(|binding| {
-                        (binding.port.name.to_owned(), format!("{}.{}", binding.stage, binding.from).into())
-                    })
+                    .map(|binding| (binding.port.name.to_owned(), format!("{}.{}", binding.stage, binding.from).into()))
                     .collect();
                 let settings = json!({
                     "operator": stage.factory.name(),

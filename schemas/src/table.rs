@@ -73,8 +73,8 @@ pub struct RowError {
 /// Rows to a record batch with exactly the table's schema.
 pub fn encode<T: Table>(rows: &[T]) -> Result<RecordBatch, RowError> {
     let schema = trace::<T>();
-    let batch = serde_arrow::to_record_batch(schema.fields(), &rows)
-        .map_err(|source| RowError { table: T::NAME, source })?;
+    let batch =
+        serde_arrow::to_record_batch(schema.fields(), &rows).map_err(|source| RowError { table: T::NAME, source })?;
     Ok(batch.with_schema(schema).expect("the batch was built from this schema's fields"))
 }
 

@@ -88,10 +88,7 @@ impl Segment {
 impl Trajectory {
     /// The score of every double check, in order; `None` where a check states none or several.
     pub fn double_check_scores(&self) -> impl Iterator<Item = Option<u8>> {
-        self.segments
-            .iter()
-            .filter(|segment| segment.role == Role::DoubleCheck)
-            .map(Segment::double_check_score)
+        self.segments.iter().filter(|segment| segment.role == Role::DoubleCheck).map(Segment::double_check_score)
     }
 
     /// Whether any segment has this role.
@@ -103,8 +100,10 @@ impl Trajectory {
 fn stated_score(text: &str) -> Option<u8> {
     let lower = text.to_lowercase();
     let numbers = |text: &str| -> Vec<u32> {
-        text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty())
-            .filter_map(|digits| digits.parse().ok()).collect()
+        text.split(|c: char| !c.is_ascii_digit())
+            .filter(|digits| !digits.is_empty())
+            .filter_map(|digits| digits.parse().ok())
+            .collect()
     };
     let stated = match lower.rfind("score") {
         Some(at) => numbers(&lower[at..]).first().copied(),

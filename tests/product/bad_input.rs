@@ -58,7 +58,10 @@ fn rights() {
     let secret = place.write("in/a.jsonl", record("a", 5));
     let nobody = |place: &Place| {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(place.path("coa")).args(["run", "p.toml"]);
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(place.path("coa"))
+            .args(["run", "p.toml"]);
         command.current_dir(place.path(".")).env("HOME", place.path("."));
         crate::coa::Said::from(command.output().expect("setpriv starts"))
     };
@@ -108,10 +111,8 @@ fn a_full_disk() {
     place.write("in/a.jsonl", records);
     std::fs::create_dir(place.path("small")).unwrap();
     // A disk of 1 MiB, in a mount namespace of its own.
-    let script = format!(
-        "mount -t tmpfs -o size=1m tmpfs small && exec {} run p.toml --store small/store",
-        binary().display()
-    );
+    let script =
+        format!("mount -t tmpfs -o size=1m tmpfs small && exec {} run p.toml --store small/store", binary().display());
     let output = Command::new("unshare").args(["-Urm", "sh", "-c", &script]).current_dir(place.path(".")).output();
     let Ok(output) = output else {
         eprintln!("skipped: there is no unshare");

@@ -43,7 +43,8 @@ fn c10_tags_inside_an_observation() {
     let kept = place.sql("store", "select interactions, answer, segments from complexity.kept");
     assert_eq!((kept[0]["interactions"].as_i64(), kept[0]["answer"].as_str()), (Some(5), Some("Lyonell")));
     let segments: Vec<Segment> = serde_json::from_value(kept[0]["segments"].clone()).unwrap();
-    let tools: Vec<&str> = segments.iter().filter(|s| s.role == Role::Tool).map(|s| s.tool.as_deref().unwrap()).collect();
+    let tools: Vec<&str> =
+        segments.iter().filter(|s| s.role == Role::Tool).map(|s| s.tool.as_deref().unwrap()).collect();
     assert_eq!(tools.iter().filter(|tool| **tool == "web_search").count(), 3);
     assert_eq!(tools.iter().filter(|tool| **tool == "crawl_page").count(), 1);
     assert_eq!(tools.iter().filter(|tool| **tool == "code").count(), 1);
@@ -149,7 +150,11 @@ fn c28_no_marker_search() {
             let encoded = codec.encode(part).unwrap().ids;
             let back = codec.decode(&encoded).unwrap();
             assert_eq!(&back, part);
-            if *observed { masked.push_str(&back) } else { trained.push_str(&back) }
+            if *observed {
+                masked.push_str(&back)
+            } else {
+                trained.push_str(&back)
+            }
             ids.extend(encoded);
         }
         assert_eq!(codec.decode(&ids).unwrap(), text["text"].as_str().unwrap());
@@ -186,7 +191,8 @@ fn c43_edited_settings() {
     let same_size = std::fs::read_to_string(&path).unwrap().replace("Next I look", "Then I look");
     std::fs::write(&path, same_size).unwrap();
     place.coa(&["run", "p.toml", "-q"]).ok();
-    let changed = "select count(*) from (select unnest(segments) as s from complexity.kept) where s['text'] like 'Then I look%'";
+    let changed =
+        "select count(*) from (select unnest(segments) as s from complexity.kept) where s['text'] like 'Then I look%'";
     assert!(place.number("store", changed) > 0, "overwritten content of the same size is noticed");
 }
 

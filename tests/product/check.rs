@@ -51,7 +51,9 @@ fn the_broken_settings_of_case_c51() {
     // The placeholder files as they stand are not pipelines of this product, and are refused by line.
     for name in ["ok", "typo_key", "typo_type", "percent"] {
         let path = case.join(format!("{name}.toml"));
-        place.coa(&["check", path.to_str().unwrap()]).fails(2, &[&format!("{name}.toml:2:2"), "unknown key `pipeline`"]);
+        place
+            .coa(&["check", path.to_str().unwrap()])
+            .fails(2, &[&format!("{name}.toml:2:2"), "unknown key `pipeline`"]);
     }
     let file = |key: &str, value: &str| {
         // The setting stands on line 8, as in the case.
@@ -78,12 +80,16 @@ inputs = {{ traces = "ingest.traces", steps = "ingest.steps" }}
         .coa(&["check", "typo_key.toml"])
         .fails(2, &["typo_key.toml:8:1", "unknown key `min_interaction`", "did you mean `min_interactions`?"]);
     let screen = |value: &str| {
-        file("min_interactions", "7").replace("complexity_filter", "reflection_filter").replace("min_interactions = 7", &format!("keep_without = {value}"))
+        file("min_interactions", "7")
+            .replace("complexity_filter", "reflection_filter")
+            .replace("min_interactions = 7", &format!("keep_without = {value}"))
     };
     place.write("typo_type.toml", screen("\"0,3\""));
     place.coa(&["check", "typo_type.toml"]).fails(2, &["typo_type.toml:8:16", "invalid type: string \"0,3\""]);
     place.write("percent.toml", screen("30.0"));
-    place.coa(&["check", "percent.toml"]).fails(2, &["percent.toml:8:16", "out of range: 30, expected a number from 0 to 1"]);
+    place
+        .coa(&["check", "percent.toml"])
+        .fails(2, &["percent.toml:8:16", "out of range: 30, expected a number from 0 to 1"]);
     for broken in ["typo_key.toml", "typo_type.toml", "percent.toml"] {
         place.coa(&["run", broken]).fails(2, &[broken]);
         assert!(!place.path("store").exists(), "{broken}: nothing is written");

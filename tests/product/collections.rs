@@ -23,7 +23,13 @@ fn accounted(place: &Place, records: i64, kept_at_last: i64) {
     let mut rows = records;
     assert_eq!(number("select count(*) from ingest.traces") + number("select count(*) from ingest.quarantine"), rows);
     rows = number("select count(*) from ingest.traces");
-    for (stage, kept) in [("convert", "trajectories"), ("complexity", "kept"), ("quality", "kept"), ("reflection", "kept"), ("correction", "kept")] {
+    for (stage, kept) in [
+        ("convert", "trajectories"),
+        ("complexity", "kept"),
+        ("quality", "kept"),
+        ("reflection", "kept"),
+        ("correction", "kept"),
+    ] {
         let rejected = number(&format!("select count(*) from {stage}.rejected"));
         let reasons = number(&format!("select count(*) from {stage}.rejected where reason <> '' and detail <> ''"));
         assert_eq!(reasons, rejected, "{stage}: every rejection has a reason");

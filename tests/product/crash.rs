@@ -125,7 +125,7 @@ async fn a_store_that_stops_taking_writes_at_any_point() {
     let pipeline = pipeline(&place);
     let whole = Arc::new(InMemory::new());
     let counting = Failing::new(&whole, u64::MAX, false);
-    let undisturbed = open(counting.clone());
+    let undisturbed = open(Arc::<Failing>::clone(&counting));
     run(&pipeline, &undisturbed, &place.path("queue.sqlite")).await.unwrap();
     let expected = rows(&undisturbed).await;
     let writes = counting.writes.load(Ordering::SeqCst);

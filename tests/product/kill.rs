@@ -66,8 +66,19 @@ params = { temperature = 1.0, max_tokens = 160, max_calls = 4, batch = 4 }
 "#;
 
 const STAGES: [&str; 13] = [
-    "pages", "questions", "teacher", "ingest", "convert", "complexity", "quality", "reflection", "correction",
-    "tokenizer", "tokens", "sft", "agent",
+    "pages",
+    "questions",
+    "teacher",
+    "ingest",
+    "convert",
+    "complexity",
+    "quality",
+    "reflection",
+    "correction",
+    "tokenizer",
+    "tokens",
+    "sft",
+    "agent",
 ];
 
 /// Columns that tell how long something took: they differ between any two runs.
@@ -128,9 +139,8 @@ fn begun(store: &Path, stage: &str) -> bool {
 fn has_checkpoint(store: &Path) -> bool {
     let Ok(units) = std::fs::read_dir(store.join("checkpoints")) else { return false };
     units.flatten().any(|unit| {
-        std::fs::read_dir(unit.path()).is_ok_and(|found| {
-            found.flatten().any(|file| file.file_name().to_string_lossy().ends_with(".json"))
-        })
+        std::fs::read_dir(unit.path())
+            .is_ok_and(|found| found.flatten().any(|file| file.file_name().to_string_lossy().ends_with(".json")))
     })
 }
 
@@ -201,7 +211,8 @@ fn seen_whole_or_not_at_all(place: &Place, expected: &BTreeMap<String, Vec<Strin
     if names.is_empty() {
         return;
     }
-    let counts: Vec<String> = names.iter().map(|name| format!("select '{name}' as name, count(*) as n from {name}")).collect();
+    let counts: Vec<String> =
+        names.iter().map(|name| format!("select '{name}' as name, count(*) as n from {name}")).collect();
     for row in place.sql("store", &counts.join(" union all ")) {
         let (name, n) = (row["name"].as_str().unwrap(), row["n"].as_u64().unwrap() as usize);
         let whole = expected[name].len();
@@ -214,7 +225,10 @@ fn seen_whole_or_not_at_all(place: &Place, expected: &BTreeMap<String, Vec<Strin
 fn a_run_that_is_asked_to_stop_comes_to_a_safe_place() {
     let place = Place::new();
     // Long enough to be interrupted for sure.
-    place.write("p.toml", PIPELINE.replace("steps = 24", "steps = 100000").replace("checkpoint_every = 6", "checkpoint_every = 50"));
+    place.write(
+        "p.toml",
+        PIPELINE.replace("steps = 24", "steps = 100000").replace("checkpoint_every = 6", "checkpoint_every = 50"),
+    );
     let mut child = place.command(&["run", "p.toml"]).stderr(Stdio::piped()).spawn().unwrap();
     let store = place.path("store");
     while !has_checkpoint(&store) {

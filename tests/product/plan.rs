@@ -13,7 +13,10 @@ fn plan(place: &Place, more: &[&str]) -> Vec<(String, String, String)> {
 }
 
 fn reasons(place: &Place) -> Vec<String> {
-    plan(place, &[]).into_iter().map(|(stage, state, reason)| format!("{stage} {state} {reason}").trim().to_owned()).collect()
+    plan(place, &[])
+        .into_iter()
+        .map(|(stage, state, reason)| format!("{stage} {state} {reason}").trim().to_owned())
+        .collect()
 }
 
 fn demo() -> Place {
@@ -38,7 +41,10 @@ fn what_runs_and_why() {
         reasons(&place),
         ["ingest done", "convert done", "complexity run parameters changed: min_interactions 5 -> 6"]
     );
-    place.write("p.toml", filters("in/*.jsonl", 6).replace("format = \"oagents\"", "format = \"oagents\", domain = \"math\""));
+    place.write(
+        "p.toml",
+        filters("in/*.jsonl", 6).replace("format = \"oagents\"", "format = \"oagents\", domain = \"math\""),
+    );
     assert_eq!(
         reasons(&place),
         [
@@ -71,7 +77,9 @@ fn a_change_that_makes_no_difference_stops_there() {
 #[test]
 fn stages_can_be_selected() {
     let place = demo();
-    place.coa(&["run", "p.toml", "--select", "complexity"]).fails(2, &["reads from `convert`, which is not done", "--select +complexity"]);
+    place
+        .coa(&["run", "p.toml", "--select", "complexity"])
+        .fails(2, &["reads from `convert`, which is not done", "--select +complexity"]);
     place.coa(&["run", "p.toml", "--select", "convrt"]).fails(2, &["no stage `convrt`: did you mean `convert`?"]);
     place.coa(&["run", "p.toml", "-q", "--select", "+convert"]).ok();
     assert_eq!(reasons(&place), ["ingest done", "convert done", "complexity run new"]);
@@ -109,13 +117,16 @@ fn a_failed_unit_is_told_with_its_reason_and_tried_again() {
     // A page that is cut in the middle of its compressed stream.
     place.write("in/b.jsonl.gz", [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0xab, 0x56]);
     place.write("p.toml", filters("in/*", 5));
-    let said = place.coa(&["run", "p.toml"]).fails(1, &["cannot be read on", "hint: the object is cut or damaged", "coa resume --store store"]);
+    let said = place
+        .coa(&["run", "p.toml"])
+        .fails(1, &["cannot be read on", "hint: the object is cut or damaged", "coa resume --store store"]);
     assert!(said.err.contains("1 of 6 units failed, 2 were not tried"), "{}", said.err);
     let failed: Vec<String> = reasons(&place).into_iter().filter(|line| line.contains("failed: ")).collect();
     assert_eq!(failed.len(), 1, "{failed:?}");
     // The stage has no table yet: part of it would be a wrong answer.
     place.coa(&["sql", "select * from ingest.traces", "--store", "store"]).fails(1, &["not found"]);
-    let attempts = place.sql("store", "select outcome, error_kind from attempts where stage = 'ingest' order by outcome");
+    let attempts =
+        place.sql("store", "select outcome, error_kind from attempts where stage = 'ingest' order by outcome");
     assert_eq!(attempts.len(), 2);
     assert_eq!((&attempts[1]["outcome"], &attempts[1]["error_kind"]), (&"failed".into(), &"input".into()));
     std::fs::remove_file(place.path("in/b.jsonl.gz")).unwrap();

@@ -22,7 +22,13 @@ fn tables_have_long_and_short_names_and_cannot_be_changed() {
     let rejected = place.sql("store", "select task_id, reason, detail from complexity.rejected");
     assert_eq!(rejected[0]["reason"], "too_few_interactions");
     assert_eq!(rejected[0]["detail"], "4 interactions, at least 5 wanted");
-    for query in ["drop table complexity.kept", "insert into complexity.kept select * from complexity.kept", "create table x as select 1", "copy (select 1) to 'x.csv'", "set datafusion.execution.batch_size = 1"] {
+    for query in [
+        "drop table complexity.kept",
+        "insert into complexity.kept select * from complexity.kept",
+        "create table x as select 1",
+        "copy (select 1) to 'x.csv'",
+        "set datafusion.execution.batch_size = 1",
+    ] {
         place.coa(&["sql", query, "--store", "store"]).fails(1, &["error: "]);
     }
     assert_eq!(number("select count(*) from complexity.kept"), 1);
@@ -58,9 +64,14 @@ fn formats() {
 #[test]
 fn a_trajectory_as_a_person_reads_it() {
     let place = demo();
-    let id = place.sql("store", "select trajectory_id from complexity.kept")[0]["trajectory_id"].as_str().unwrap().to_owned();
+    let id = place.sql("store", "select trajectory_id from complexity.kept")[0]["trajectory_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let shown = place.coa(&["show", "trajectory", &id[..8], "--store", "store"]).ok().out;
-    for line in ["What is a2?", "accepted: a", "| web_search", "|   a2 1", ": observation", ":   page 1 of a2", "| answer"] {
+    for line in
+        ["What is a2?", "accepted: a", "| web_search", "|   a2 1", ": observation", ":   page 1 of a2", "| answer"]
+    {
         assert!(shown.lines().any(|shown| shown == line), "{line:?} is not in:\n{shown}");
     }
     assert!(!shown.contains('\u{1b}'), "no colours without a terminal");

@@ -52,7 +52,10 @@ fn of<T: Table>(stored: &[StoredTable]) -> impl Iterator<Item = &StoredTable> {
 
 /// Rows in and out of each stage, and its time.
 async fn rows(store: &Store, stages: &serde_json::Value) -> Result<String, CommandError> {
-    let mut text = format!("\n{:<16} {:<20} {:>6} {:>9}  {:<44} {:>8}\n", "stage", "operator", "units", "rows in", "rows out", "seconds");
+    let mut text = format!(
+        "\n{:<16} {:<20} {:>6} {:>9}  {:<44} {:>8}\n",
+        "stage", "operator", "units", "rows in", "rows out", "seconds"
+    );
     let mut total = 0.0;
     for (name, settings) in stages.as_object().into_iter().flatten() {
         let print = settings["fingerprint"].as_str().unwrap_or_default();
@@ -67,7 +70,12 @@ async fn rows(store: &Store, stages: &serde_json::Value) -> Result<String, Comma
         let seconds: f64 = units.iter().map(|unit| unit.seconds).sum();
         total += seconds;
         let operator = settings["operator"].as_str().unwrap_or_default();
-        let _ = writeln!(text, "{name:<16} {operator:<20} {:>6} {rows_in:>9}  {:<44} {seconds:>8.1}", units.len(), out.join(", "));
+        let _ = writeln!(
+            text,
+            "{name:<16} {operator:<20} {:>6} {rows_in:>9}  {:<44} {seconds:>8.1}",
+            units.len(),
+            out.join(", ")
+        );
     }
     let _ = writeln!(text, "{:<100} {total:>8.1}", "all units");
     Ok(text)
@@ -116,7 +124,8 @@ async fn training(store: &Store, table: &StoredTable) -> Result<String, CommandE
     let heldout = query(store, &sql).await?;
     let mut measured: Vec<(i64, f64)> = Vec::new();
     for batch in &heldout.batches {
-        let (steps, losses) = (batch.column(0).as_primitive::<Int64Type>(), batch.column(1).as_primitive::<Float64Type>());
+        let (steps, losses) =
+            (batch.column(0).as_primitive::<Int64Type>(), batch.column(1).as_primitive::<Float64Type>());
         measured.extend((0..batch.num_rows()).map(|row| (steps.value(row), losses.value(row))));
     }
     let mut text = format!(

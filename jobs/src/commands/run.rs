@@ -62,12 +62,7 @@ pub(super) struct Start {
     pub(super) resumes: Option<String>,
 }
 
-pub(super) async fn start(
-    pipeline: Arc<Pipeline>,
-    store: &Store,
-    start: Start,
-    how: &How,
-) -> Result<(), CommandError> {
+pub(super) async fn start(pipeline: Arc<Pipeline>, store: &Store, start: Start, how: &How) -> Result<(), CommandError> {
     let selection = Selection::parse(&pipeline, &start.select)?;
     let plan = Plan::make(pipeline, selection, Some(store), start.force).await?;
     let request = Request {

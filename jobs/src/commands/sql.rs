@@ -41,7 +41,7 @@ impl Sql {
 
 fn format(answer: &Answer, format: Format) -> Result<String, arrow::error::ArrowError> {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("the writers write UTF-8");
-    let empty = arrow::array::RecordBatch::new_empty(answer.schema.clone());
+    let empty = arrow::array::RecordBatch::new_empty(std::sync::Arc::clone(&answer.schema));
     match format {
         Format::Table => {
             let batches = if answer.batches.is_empty() { &[empty][..] } else { &answer.batches };

@@ -98,7 +98,9 @@ impl Facts {
             .iter()
             .filter(|(attempt, _)| attempt.stage == stage && !done(attempt))
             .map(|(attempt, end)| match end {
-                Some(end) => (attempt.partition.clone(), format!("{}: {}", end.outcome.name(), end.error), end.hint.clone()),
+                Some(end) => {
+                    (attempt.partition.clone(), format!("{}: {}", end.outcome.name(), end.error), end.hint.clone())
+                }
                 None => (attempt.partition.clone(), "begun, not finished".to_owned(), None),
             })
             .collect()
@@ -109,7 +111,11 @@ impl Facts {
         let mut lines = vec![
             format!("store     {} ({} runs)", store.url(), self.runs),
             format!("run       {} of `{}`, {}", self.run.run, self.run.pipeline, outcome),
-            format!("started   {}{}", self.run.started, self.end.as_ref().map_or_else(String::new, |end| format!(", {:.1} s", end.seconds))),
+            format!(
+                "started   {}{}",
+                self.run.started,
+                self.end.as_ref().map_or_else(String::new, |end| format!(", {:.1} s", end.seconds))
+            ),
             String::new(),
         ];
         for stage in &self.stages {

@@ -10,10 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::array::RecordBatch;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, WriteMultipart};
-use operators::{
-    Checkpoint, ErrorKind, Factory, InputFile, OperatorError, Payload, SourceObject, UnitIo,
-};
+use operators::{Checkpoint, Factory, InputFile, OperatorError, Payload, SourceObject, UnitIo};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::errors::ParquetError;
 use schemas::TableDef;
@@ -21,12 +18,12 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
 use crate::checkpoints::Checkpoints;
-use crate::error::StoreError;
 use crate::parquet_io::{self, TableWriter};
 use crate::paths;
 use crate::record::{DataFile, FilesOutput, StoredFile, TableOutput, UnitRecord};
 use crate::source::open_source;
 use crate::store::Store;
+use crate::transfer::{fetch, put_file};
 
 /// An input port and the unit records that feed it.
 pub struct InputPort {
@@ -82,9 +79,6 @@ struct State {
     counts: BTreeMap<String, u64>,
 }
 
-/// Files up to this size are put in one request.
-const ONE_PUT: u64 = 16 << 20;
-
 impl AttemptIo {
     /// Storage for an attempt. `scratch` is a folder of its own.
     pub fn new(
@@ -112,7 +106,8 @@ impl AttemptIo {
                 }
                 Payload::Files(_) => {
                     let outputs = input.records.iter().flat_map(|record| &record.files);
-                    let files = outputs.filter(|output| output.port == input.from).flat_map(|output| output.files.clone());
+                    let files =
+                        outputs.filter(|output| output.port == input.from).flat_map(|output| output.files.clone());
                     input_files.insert(input.port, files.collect());
                 }
             }
@@ -201,74 +196,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts a local file into the store and checks that all of it arrived.
-pub(crate) fn put_file(
-    store: &Store,
-    handle: &Handle,
-    path: &Path,
-    local: &LocalPath,
-    bytes: u64,
-) -> Result<(), OperatorError> {
-    let failed = |error: object_store::Error| StoreError::object("write", &store.uri(path), error);
-    if bytes <= ONE_PUT {
-        let content = std::fs::read(local)?;
-        handle.block_on(store.objects().put(path, content.into())).map_err(failed)?;
-    } else {
-        let mut file = std::fs::File::open(local)?;
-        let upload = handle.block_on(store.objects().put_multipart(path)).map_err(failed)?;
-        let mut writer = WriteMultipart::new(upload);
-        let mut buffer = vec![0; 1 << 20];
-        loop {
-            let read = match file.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(read) => read,
-                Err(error) => {
-                    let _ = handle.block_on(writer.abort());
-                    return Err(error.into());
-                }
-            };
-            handle.block_on(writer.wait_for_capacity(8)).map_err(failed)?;
-            let _inside = handle.enter();
-            writer.write(&buffer[..read]);
-        }
-        // On an error `finish` aborts the upload, so no parts are left behind.
-        handle.block_on(writer.finish()).map_err(failed)?;
-    }
-    let stored = handle.block_on(store.objects().head(path)).map_err(failed)?;
-    if stored.size != bytes {
-        let message = format!("`{}` has {} bytes in the store, {bytes} were written", store.uri(path), stored.size);
-        return Err(OperatorError::new(ErrorKind::Storage, message));
-    }
-    Ok(())
-}
-
-/// Brings an object to the local disk: its own place for a local store, a copy in `scratch` otherwise.
-pub(crate) fn fetch(
-    store: &Store,
-    handle: &Handle,
-    path: &Path,
-    scratch: &LocalPath,
-) -> Result<PathBuf, OperatorError> {
-    if let Some(root) = store.local() {
-        let local = root.join(path.as_ref());
-        if !local.is_file() {
-            return Err(missing(store, path));
-        }
-        return Ok(local);
-    }
-    let local = scratch.join(format!("in-{:016x}", xxhash_rust::xxh3::xxh3_64(path.as_ref().as_bytes())));
-    if !local.exists() {
-        let bytes = handle.block_on(store.get_bytes(path))?.ok_or_else(|| missing(store, path))?;
-        std::fs::write(&local, bytes)?;
-    }
-    Ok(local)
-}
-
-fn missing(store: &Store, path: &Path) -> OperatorError {
-    OperatorError::input(format!("`{}` is gone although a finished unit names it", store.uri(path)))
-        .hint("restore it from a copy, or run its stage again with `coa run FILE --select STAGE --force`")
-}
-
 fn sha256_of(path: &LocalPath) -> Result<(u64, String), OperatorError> {
     let mut file = std::fs::File::open(path)?;
     let mut hash = Sha256::new();
@@ -281,7 +208,8 @@ fn parquet_error(error: ParquetError, what: &str) -> OperatorError {
     if let ParquetError::External(source) = &error
         && let Some(io) = source.downcast_ref::<std::io::Error>()
     {
-        let converted = OperatorError::from(std::io::Error::new(io.kind(), format!("cannot write or read {what}: {io}")));
+        let converted =
+            OperatorError::from(std::io::Error::new(io.kind(), format!("cannot write or read {what}: {io}")));
         return converted;
     }
     OperatorError::input(format!("cannot read or write `{what}` as Parquet")).because(error)

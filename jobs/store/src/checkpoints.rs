@@ -11,11 +11,11 @@ use operators::{Checkpoint, OperatorError};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
-use crate::attempt::{fetch, put_file};
 use crate::error::StoreError;
 use crate::paths;
 use crate::record::RECORD_VERSION;
 use crate::store::{Created, Store};
+use crate::transfer::{fetch, put_file};
 
 /// The checkpoints of one unit.
 pub struct Checkpoints {
@@ -79,7 +79,10 @@ impl Checkpoints {
             let content = std::fs::read(&local)?;
             if content.len() as u64 != file.bytes || hash(&content) != file.xxh3 {
                 return Err(OperatorError::input(format!("the checkpoint `{}` is damaged", self.store.uri(&path)))
-                    .hint(format!("delete `{}` to go on from the one before", self.store.uri(&paths::checkpoint(&self.unit, step)))));
+                    .hint(format!(
+                        "delete `{}` to go on from the one before",
+                        self.store.uri(&paths::checkpoint(&self.unit, step))
+                    )));
             }
             std::fs::write(folder.join(&file.name), content)?;
         }
@@ -89,7 +92,8 @@ impl Checkpoints {
     /// Saves the files of a folder as the checkpoint at `step`.
     pub fn save(&self, step: u64, folder: &LocalPath) -> Result<(), OperatorError> {
         let mut files = Vec::new();
-        let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;
+        let mut entries: Vec<PathBuf> =
+            std::fs::read_dir(folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;
         entries.sort();
         for local in entries {
             let name = local.file_name().expect("a folder's entries have names").to_string_lossy().into_owned();
@@ -116,7 +120,10 @@ impl Checkpoints {
             // The manifest goes first: without it the files are invisible.
             let mut gone = vec![path.clone()];
             gone.extend(
-                manifest.files.iter().map(|file| paths::checkpoint_file(&self.unit, *step, &manifest.attempt, &file.name)),
+                manifest
+                    .files
+                    .iter()
+                    .map(|file| paths::checkpoint_file(&self.unit, *step, &manifest.attempt, &file.name)),
             );
             for path in gone {
                 match self.handle.block_on(self.store.objects().delete(&path)) {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::catalog::TableProvider;
-use deltalake_core::kernel::transaction::{CommitBuilder, CommitProperties};
 use deltalake_core::kernel::engine::arrow_conversion::TryIntoKernel;
+use deltalake_core::kernel::transaction::{CommitBuilder, CommitProperties};
 use deltalake_core::kernel::{Action, Add, DataType, PrimitiveType, StructField, StructType};
 use deltalake_core::logstore::{LogStoreRef, StorageConfig, default_logstore};
 use deltalake_core::operations::create::CreateBuilder;
@@ -132,10 +132,8 @@ async fn try_fold(
         return Ok(FoldOutcome::Nothing);
     }
     let metadata = [("stage".to_owned(), json!(stage)), ("run".to_owned(), json!(run))];
-    let properties = CommitProperties::default()
-        .with_max_retries(0)
-        .with_cleanup_expired_logs(Some(false))
-        .with_metadata(metadata);
+    let properties =
+        CommitProperties::default().with_max_retries(0).with_cleanup_expired_logs(Some(false)).with_metadata(metadata);
     let operation = DeltaOperation::Write {
         mode: SaveMode::Append,
         partition_by: Some(vec![PARTITION_COLUMN.to_owned()]),

@@ -23,6 +23,7 @@ mod paths;
 mod record;
 mod source;
 mod store;
+mod transfer;
 
 pub use attempt::{AttemptIo, InputPort, UnitPlace};
 pub use checkpoints::Checkpoints;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -52,7 +53,7 @@ impl TableWriter {
         if self.open.is_none() {
             let path = self.folder.join(format!("{}-{}.parquet", self.stem, self.finished.len()));
             let file = HashingFile { file: File::create(&path)?, hash: Xxh3::new(), bytes: 0 };
-            let writer = ArrowWriter::try_new(file, self.schema.clone(), Some(properties()))?;
+            let writer = ArrowWriter::try_new(file, Arc::clone(&self.schema), Some(properties()))?;
             self.open = Some((writer, path, 0));
         }
         let (writer, _, rows) = self.open.as_mut().expect("opened above");

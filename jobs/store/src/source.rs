@@ -139,7 +139,9 @@ fn matches(pattern: &[&str], name: &[&str]) -> bool {
         (Some((&"**", rest)), _) => {
             matches(rest, name) || name.split_first().is_some_and(|(_, tail)| matches(pattern, tail))
         }
-        (Some((part, rest)), Some((first, tail))) => part_matches(part.as_bytes(), first.as_bytes()) && matches(rest, tail),
+        (Some((part, rest)), Some((first, tail))) => {
+            part_matches(part.as_bytes(), first.as_bytes()) && matches(rest, tail)
+        }
         _ => false,
     }
 }

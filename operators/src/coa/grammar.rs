@@ -101,7 +101,6 @@ fn may_follow(grammar: Grammar, before: Option<&Segment>, segment: &Segment) -> 
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -71,8 +71,15 @@ impl Codec {
         };
         let (turn_start, turn_end, pad) = (special(TURN_START)?, special(TURN_END)?, special(PAD)?);
         let digest = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut codec =
-            Self { tokenizer, digest, turn_start, turn_end, pad, before_question: Vec::new(), after_question: Vec::new() };
+        let mut codec = Self {
+            tokenizer,
+            digest,
+            turn_start,
+            turn_end,
+            pad,
+            before_question: Vec::new(),
+            after_question: Vec::new(),
+        };
         codec.before_question = codec.encode("user\n")?.ids;
         codec.after_question = codec.encode("\n")?.ids;
         codec.after_question.push(turn_start);

@@ -89,7 +89,9 @@ impl Operator for TrainTokenizer {
             // With the blank before it, as a word in running text has.
             corpus.extend(std::iter::repeat_n(format!(" {}", page.title), self.params.title_weight));
         }
-        let json = self.train(&corpus).map_err(|error| OperatorError::internal("the tokenizer was not trained").because(error))?;
+        let json = self
+            .train(&corpus)
+            .map_err(|error| OperatorError::internal("the tokenizer was not trained").because(error))?;
         cx.put_bytes(&TOKENIZER, TOKENIZER_FILE, json.as_bytes())?;
         cx.put_bytes(&TOKENIZER, TOKENIZER_CONFIG, config().as_bytes())
     }
@@ -200,7 +202,8 @@ mod tests {
 
     #[test]
     fn tags_and_titles_are_single_tokens_and_everything_round_trips() {
-        let rows: Vec<Trajectory> = (0..50).map(|i| trajectory(&format!("area:{} of Laos and Vientiane", i * 37))).collect();
+        let rows: Vec<Trajectory> =
+            (0..50).map(|i| trajectory(&format!("area:{} of Laos and Vientiane", i * 37))).collect();
         let pages: Vec<Page> = ["Laos", "Vientiane"]
             .map(|name| Page { page_id: name.into(), title: name.into(), text: name.into(), snippet: None })
             .to_vec();
@@ -212,8 +215,13 @@ mod tests {
         for word in ["<think>", "</double_check>", " Laos", " Vientiane"] {
             assert_eq!(codec.encode(word).unwrap().ids.len(), 1, "{word}");
         }
-        assert_eq!(codec.encode("13675").unwrap().ids, [codec.encode("13").unwrap().ids, codec.encode("67").unwrap().ids, codec.encode("5").unwrap().ids].concat());
-        for text in ["<think>area:12</think>\n<answer> Laos</answer>", "你好 🚀\u{200d}x", "a\tb  c\n\n d", "<\\/think>"] {
+        assert_eq!(
+            codec.encode("13675").unwrap().ids,
+            [codec.encode("13").unwrap().ids, codec.encode("67").unwrap().ids, codec.encode("5").unwrap().ids].concat()
+        );
+        for text in
+            ["<think>area:12</think>\n<answer> Laos</answer>", "你好 🚀\u{200d}x", "a\tb  c\n\n d", "<\\/think>"]
+        {
             assert_eq!(codec.decode(&codec.encode(text).unwrap().ids).unwrap(), text);
         }
         // A prompt's question cannot end the turn.

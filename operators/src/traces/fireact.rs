@@ -57,7 +57,10 @@ pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
         }
     }
     if steps.is_empty() {
-        return Err(Misfit { code: "wrong_type", reason: "`output` has no Thought, Action or Observation line".into() });
+        return Err(Misfit {
+            code: "wrong_type",
+            reason: "`output` has no Thought, Action or Observation line".into(),
+        });
     }
     let status = if answer.is_some() { TraceStatus::Completed } else { TraceStatus::IterationLimit };
     let trace = Trace {

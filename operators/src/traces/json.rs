@@ -88,10 +88,16 @@ fn classify(error: serde_json::Error, literals: &[Literal], at_end: bool) -> Fau
             Repair::NonFinite => ("nan_or_infinity", "`NaN` or `Infinity`"),
         };
         let name = found.repair.name();
-        return Fault { code, reason: format!("{what} at byte {} of the record; repair = [\"{name}\"] mends it", found.start) };
+        return Fault {
+            code,
+            reason: format!("{what} at byte {} of the record; repair = [\"{name}\"] mends it", found.start),
+        };
     } else if error.is_eof() {
         if at_end {
-            return Fault { code: "truncated", reason: format!("incomplete record at the end of the source: {reason}") };
+            return Fault {
+                code: "truncated",
+                reason: format!("incomplete record at the end of the source: {reason}"),
+            };
         }
         "truncated"
     } else {
@@ -239,7 +245,8 @@ mod tests {
 
     #[test]
     fn good_records_are_left_alone() {
-        let (value, made) = read(br#"{"a": "\ud83d\ude80 NaN \\ud83d", "n": 18446744073709551615}"#, false, &[]).unwrap();
+        let (value, made) =
+            read(br#"{"a": "\ud83d\ude80 NaN \\ud83d", "n": 18446744073709551615}"#, false, &[]).unwrap();
         assert_eq!(value["a"], "🚀 NaN \\ud83d");
         assert_eq!(value["n"].to_string(), "18446744073709551615");
         assert!(made.is_empty());

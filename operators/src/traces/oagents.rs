@@ -143,8 +143,8 @@ impl Builder<'_> {
             let name = text(function, "name")?;
             let call_id = format!("{id}.{number}");
             if name == "final_answer" {
-                let answer = final_answer(function.get("arguments"))
-                    .or_else(|| step.get("action_output").and_then(scalar));
+                let answer =
+                    final_answer(function.get("arguments")).or_else(|| step.get("action_output").and_then(scalar));
                 self.push(call_id, StepKind::Answer, Some(&id), agent).text = answer.clone();
                 self.answer = answer;
                 continue;
@@ -184,8 +184,7 @@ impl Builder<'_> {
             let [(_, calls)] = matching[..] else { continue };
             for (number, made) in calls.iter().enumerate() {
                 let name = text(made, "name")?.to_owned();
-                let row =
-                    self.push(format!("{call}.{number}"), StepKind::Call, Some(call), Some("search_agent"));
+                let row = self.push(format!("{call}.{number}"), StepKind::Call, Some(call), Some("search_agent"));
                 row.tool = Some(name);
                 row.arguments = Some(arguments(made.get("args")).to_string());
                 row.observation = made.get("observation").and_then(scalar);
@@ -295,10 +294,7 @@ mod tests {
         assert_eq!(trace.started_at, Some(Micros(1_754_042_400_000_000)));
         assert_eq!(trace.ended_at, None);
         let ids: Vec<&str> = steps.iter().map(|step| step.step_id.as_str()).collect();
-        assert_eq!(
-            ids,
-            ["0", "1.facts", "1.plan", "2", "2.0", "2.0.0", "2.0.1", "2.critique", "3", "3.0"]
-        );
+        assert_eq!(ids, ["0", "1.facts", "1.plan", "2", "2.0", "2.0.0", "2.0.1", "2.critique", "3", "3.0"]);
         assert_eq!(steps[1].text.as_deref(), Some("- a lake"));
         assert_eq!(steps[5].tool.as_deref(), Some("google_search"));
         assert_eq!(steps[5].parent_step_id.as_deref(), Some("2.0"));

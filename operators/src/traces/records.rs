@@ -52,7 +52,7 @@ impl Records {
     }
 
     /// The next record, or `None` at the end of the source.
-    pub fn next(&mut self) -> std::io::Result<Option<Record>> {
+    pub fn next_record(&mut self) -> std::io::Result<Option<Record>> {
         let framing = match self.framing {
             Some(framing) => framing,
             None => self.detect()?,
@@ -196,7 +196,7 @@ mod tests {
     fn records(text: &[u8]) -> Vec<(u64, u64, String, bool)> {
         let mut reader = Records::new(Box::new(std::io::Cursor::new(text.to_vec())), false);
         let mut all = Vec::new();
-        while let Some(record) = reader.next().unwrap() {
+        while let Some(record) = reader.next_record().unwrap() {
             let start = record.offset as usize;
             assert_eq!(&text[start..start + record.bytes.len()], &record.bytes[..]);
             all.push((record.line, record.offset, String::from_utf8(record.bytes).unwrap(), record.at_end));
@@ -253,7 +253,7 @@ mod tests {
         }
         let mut reader = Records::new(Box::new(std::io::Cursor::new(bytes)), true);
         let mut count = 0;
-        while reader.next().unwrap().is_some() {
+        while reader.next_record().unwrap().is_some() {
             count += 1;
         }
         assert_eq!(count, 3);

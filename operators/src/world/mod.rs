@@ -12,5 +12,5 @@ mod facts;
 pub mod pages;
 pub mod questions;
 mod task;
-mod team;
 pub mod teacher;
+mod team;

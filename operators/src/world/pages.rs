@@ -38,7 +38,8 @@ impl Operator for WorldPages {
     }
 
     fn run(&self, cx: &UnitContext<'_>) -> Result<(), OperatorError> {
-        let pages: Vec<Page> = countries().iter().flat_map(|country| [country_page(country), capital_page(country)]).collect();
+        let pages: Vec<Page> =
+            countries().iter().flat_map(|country| [country_page(country), capital_page(country)]).collect();
         cx.append(&PAGES, &pages)
     }
 }
@@ -46,7 +47,8 @@ impl Operator for WorldPages {
 /// A name always follows a blank, here and in search results, so that it is one token wherever it stands.
 fn country_page(country: &Country) -> Page {
     let Country { name, capital, language, area, population, .. } = country;
-    let borders: Vec<String> = country.borders.iter().map(|(neighbour, length)| format!(" {neighbour}={length}")).collect();
+    let borders: Vec<String> =
+        country.borders.iter().map(|(neighbour, length)| format!(" {neighbour}={length}")).collect();
     let borders = if borders.is_empty() { String::new() } else { format!(", borders{}", borders.concat()) };
     Page {
         page_id: (*name).to_owned(),

@@ -54,7 +54,8 @@ const HELDOUT: Out<Question> = Out::new("heldout", "questions to choose settings
 const LAST: Out<Question> = Out::new("last", "questions to look at once, for the report");
 
 /// The sets, with the share of all pairs of countries that each may ask about.
-const SETS: [(&Out<Question>, &str, f64); 3] = [(&TRAIN, "train", 0.7), (&HELDOUT, "heldout", 0.15), (&LAST, "last", 0.15)];
+const SETS: [(&Out<Question>, &str, f64); 3] =
+    [(&TRAIN, "train", 0.7), (&HELDOUT, "heldout", 0.15), (&LAST, "last", 0.15)];
 
 /// Kinds of questions with their weight in the mix: the goal, and whether countries are named by their capitals.
 const KINDS: [(&str, Goal, bool, u32); 6] = [

@@ -56,7 +56,7 @@ impl Task {
             (Goal::Larger, true, [a, b]) => format!("Larger in {attribute}: the country of {a} or {b}?"),
             (Goal::Neighbour, _, names) => {
                 format!("What is the {attribute} of the longest neighbour of {}?", names[0])
-            },
+            }
             _ => unreachable!("a task has two places, or one and its neighbour"),
         }
     }

@@ -107,7 +107,8 @@ mod tests {
         let params = serde_json::json!({"train": 200, "units": 1});
         io.run(&WorldQuestions::new(serde_json::from_value(params).unwrap()).unwrap(), seed).unwrap();
         let questions: Vec<Question> = io.rows("train").unwrap();
-        let io = MemoryIo::new().unwrap().with_rows("questions", &questions).unwrap().with_rows("pages", &pages).unwrap();
+        let io =
+            MemoryIo::new().unwrap().with_rows("questions", &questions).unwrap().with_rows("pages", &pages).unwrap();
         match io.run(&WorldTeacher::new(serde_json::from_value(empty).unwrap()).unwrap(), seed) {
             Ok(()) => io.written("records", "all.jsonl"),
             Err(error) => {

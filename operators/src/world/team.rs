@@ -272,8 +272,11 @@ impl<'a> Team<'a> {
         if self.habits.uncritical {
             return;
         }
-        let (seen, grade) =
-            if figures.iter().all(|figure| figure.from_page) { ("pages read", "good") } else { ("snippets read", "average") };
+        let (seen, grade) = if figures.iter().all(|figure| figure.from_page) {
+            ("pages read", "good")
+        } else {
+            ("snippets read", "average")
+        };
         let seen = match self.handed.take() {
             Some(handed) => format!("{handed}; {seen}"),
             None => seen.to_owned(),

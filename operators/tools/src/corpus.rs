@@ -98,7 +98,8 @@ impl Corpus {
         }
         let searcher = self.reader.searcher();
         // More than asked for, so that documents with equal scores at the border are ordered by address.
-        let top = searcher.search(&BooleanQuery::new(clauses), &TopDocs::with_limit(limit * 4 + 16).order_by_score())?;
+        let top =
+            searcher.search(&BooleanQuery::new(clauses), &TopDocs::with_limit(limit * 4 + 16).order_by_score())?;
         let mut hits: Vec<(f32, &Document)> = Vec::new();
         for (score, address) in top {
             let entry: TantivyDocument = searcher.doc(address)?;

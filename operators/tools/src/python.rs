@@ -259,16 +259,12 @@ const SCRATCH: &str = "/scratch";
 
 impl Warm {
     fn start(interpreter: &Interpreter, limits: &Limits) -> Result<Self, SandboxError> {
-        let broken = |what: &dyn std::fmt::Display| SandboxError::new(format!("the sandbox cannot be set up: {what}"), HINT);
+        let broken =
+            |what: &dyn std::fmt::Display| SandboxError::new(format!("the sandbox cannot be set up: {what}"), HINT);
         let mut container = Container::empty();
-        for namespace in [
-            Namespace::Mount,
-            Namespace::User,
-            Namespace::Pid,
-            Namespace::Network,
-            Namespace::Ipc,
-            Namespace::Uts,
-        ] {
+        for namespace in
+            [Namespace::Mount, Namespace::User, Namespace::Pid, Namespace::Network, Namespace::Ipc, Namespace::Uts]
+        {
             container.unshare(namespace);
         }
         // Nobody in particular: with that the capabilities in the new namespaces end when the interpreter starts.
@@ -375,7 +371,10 @@ mod tests {
     fn nothing_is_carried_over() {
         let Some(python) = python(Limits::default()) else { return };
         for _ in 0..3 {
-            let output = run(&python, "import os, math\nprint(os.listdir('.'), hasattr(math, 'x'))\nmath.x = 1\nopen('left', 'w').write('x')\nos.mkdir('d')");
+            let output = run(
+                &python,
+                "import os, math\nprint(os.listdir('.'), hasattr(math, 'x'))\nmath.x = 1\nopen('left', 'w').write('x')\nos.mkdir('d')",
+            );
             assert_eq!(output.text, "[] False\n");
         }
     }
@@ -395,7 +394,10 @@ mod tests {
         assert!(long.text.chars().count() <= 140 && long.text.ends_with("z\n"), "{long:?}");
         let full = run(&python, "open('f', 'wb').write(b'x' * (64 << 20))");
         assert!(!full.ok, "{full:?}");
-        let many = run(&python, "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\nprint('left')");
+        let many = run(
+            &python,
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\nprint('left')",
+        );
         assert_eq!(many.text, "left\n");
         assert_eq!(run(&python, "print(1)").text, "1\n");
     }
@@ -408,7 +410,10 @@ mod tests {
                 let python = &python;
                 scope.spawn(move || {
                     for i in 0..25 {
-                        assert_eq!(run(python, &format!("print({thread} * 100 + {i})")).text, format!("{}\n", thread * 100 + i));
+                        assert_eq!(
+                            run(python, &format!("print({thread} * 100 + {i})")).text,
+                            format!("{}\n", thread * 100 + i)
+                        );
                     }
                 });
             }

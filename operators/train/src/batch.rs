@@ -161,7 +161,12 @@ mod tests {
     fn padding_that_equals_a_real_token_is_no_target() {
         let samples = [
             Sample { id: "a".into(), ids: vec![5, 6, 0], mask: vec![false, true, true], weight: 1.0 },
-            Sample { id: "b".into(), ids: vec![5, 0, 7, 8, 0], mask: vec![false, false, true, true, true], weight: 0.5 },
+            Sample {
+                id: "b".into(),
+                ids: vec![5, 0, 7, 8, 0],
+                mask: vec![false, false, true, true, true],
+                weight: 0.5,
+            },
         ];
         let batch = Batch::new(&samples.iter().collect::<Vec<_>>(), 0, Device::Cpu);
         assert_eq!(batch.ids.size(), [2, 5]);

@@ -3,7 +3,4 @@
 use operators::{Factory, Of};
 
 /// Operators that need libtorch.
-pub static OPERATORS: &[&dyn Factory] = &[
-    &Of::<crate::evaluate::Evaluate>::NEW,
-    &Of::<crate::sft::Sft>::NEW,
-];
+pub static OPERATORS: &[&dyn Factory] = &[&Of::<crate::evaluate::Evaluate>::NEW, &Of::<crate::sft::Sft>::NEW];

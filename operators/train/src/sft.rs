@@ -184,6 +184,7 @@ impl Operator for Sft {
     fn run(&self, cx: &UnitContext<'_>) -> Result<(), OperatorError> {
         use_threads(self.params.threads);
         let device = device();
+        cx.io.count("cuda", u64::from(device != Device::Cpu));
         let codec = Codec::load(&cx.file(&TOKENIZER, TOKENIZER_FILE)?.path)?;
         let data = Data::read(cx, &codec, self.params.heldout.get())?;
         let (model, config) = self.begin(cx, &codec, device)?;
@@ -310,11 +311,8 @@ struct Training<'a> {
 
 impl<'a> Training<'a> {
     fn new(params: &'a Params, model: &'a Qwen2, seed: u64, data: &Data) -> Self {
-        let weights: Vec<(String, Tensor)> = model
-            .weights()
-            .iter()
-            .map(|(name, tensor)| (name.clone(), tensor.set_requires_grad(true)))
-            .collect();
+        let weights: Vec<(String, Tensor)> =
+            model.weights().iter().map(|(name, tensor)| (name.clone(), tensor.set_requires_grad(true))).collect();
         let settings = Settings {
             method: params.optimizer,
             learning_rate: params.learning_rate.get(),
@@ -384,11 +382,7 @@ impl<'a> Training<'a> {
         let mut samples: Vec<&Sample> = data.heldout.iter().collect();
         samples.sort_by_key(|sample| sample.ids.len());
         let parts = samples.chunks(self.params.batch.get() as usize);
-        Some(
-            parts
-                .map(|part| cross_entropy(self.model, &Batch::new(part, 0, device), weight).double_value(&[]))
-                .sum(),
-        )
+        Some(parts.map(|part| cross_entropy(self.model, &Batch::new(part, 0, device), weight).double_value(&[])).sum())
     }
 
     /// Saves everything the next step depends on: weights, moments, and the log, whose length is the number of steps.
@@ -410,7 +404,8 @@ impl<'a> Training<'a> {
             let _no_grad = tch::no_grad_guard();
             for (name, weight) in &mut self.weights {
                 let saved = found.remove(name).filter(|saved| saved.size() == weight.size());
-                let saved = saved.ok_or_else(|| OperatorError::input(format!("the checkpoint has no usable `{name}`")))?;
+                let saved =
+                    saved.ok_or_else(|| OperatorError::input(format!("the checkpoint has no usable `{name}`")))?;
                 weight.copy_(&saved);
             }
         }

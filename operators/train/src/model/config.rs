@@ -114,7 +114,8 @@ impl Config {
         let (queries, keys) = (self.heads * self.head, self.kv_heads * self.head);
         let mut all = vec![("model.embed_tokens.weight".to_owned(), vec![self.vocabulary, self.hidden])];
         for layer in 0..self.layers {
-            let mut add = |name: &str, shape: &[i64]| all.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
+            let mut add =
+                |name: &str, shape: &[i64]| all.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
             add("input_layernorm.weight", &[self.hidden]);
             add("self_attn.q_proj.weight", &[queries, self.hidden]);
             add("self_attn.q_proj.bias", &[queries]);
@@ -150,7 +151,9 @@ fn theta(config: &Value) -> Result<f64, ConfigError> {
         return Err(ConfigError(format!("rotary scaling `{kind}` is not supported")));
     }
     match (config["rope_theta"].as_f64(), new["rope_theta"].as_f64()) {
-        (Some(a), Some(b)) if a != b => Err(ConfigError(format!("`rope_theta` is {a} in one place and {b} in another"))),
+        (Some(a), Some(b)) if a != b => {
+            Err(ConfigError(format!("`rope_theta` is {a} in one place and {b} in another")))
+        }
         (Some(theta), _) | (None, Some(theta)) => Ok(theta),
         (None, None) => Err(ConfigError("`rope_theta` is missing".into())),
     }
@@ -160,7 +163,15 @@ fn theta(config: &Value) -> Result<f64, ConfigError> {
 mod tests {
     use super::*;
 
-    fn qwen(hidden: i64, intermediate: i64, layers: i64, heads: i64, kv_heads: i64, vocabulary: i64, tied: bool) -> Config {
+    fn qwen(
+        hidden: i64,
+        intermediate: i64,
+        layers: i64,
+        heads: i64,
+        kv_heads: i64,
+        vocabulary: i64,
+        tied: bool,
+    ) -> Config {
         Config {
             vocabulary,
             hidden,
@@ -206,7 +217,10 @@ mod tests {
         };
         assert!(refused("\"model_type\": \"qwen2\"", "\"model_type\": \"qwen3_moe\"").contains("qwen3_moe"));
         assert!(refused("\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"").contains("yarn"));
-        assert!(refused("\"rope_theta\": 1000000.0,\n  \"rope_scaling\"", "\"rope_theta\": 10000.0,\n  \"rope_scaling\"").contains("10000"));
+        assert!(
+            refused("\"rope_theta\": 1000000.0,\n  \"rope_scaling\"", "\"rope_theta\": 10000.0,\n  \"rope_scaling\"")
+                .contains("10000")
+        );
         assert!(refused("rope_theta", "theta").contains("`rope_theta` is missing"));
         assert!(refused("\"use_sliding_window\": false", "\"use_sliding_window\": true").contains("sliding"));
     }

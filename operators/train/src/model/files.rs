@@ -141,6 +141,8 @@ mod tests {
         assert!(load(&shape, &weights, Device::Cpu).err().unwrap().message.contains("embed_tokens.weight` is missing"));
         fewer.push(("model.embed_tokens.weight".into(), Tensor::zeros([3, 3], (Kind::Float, Device::Cpu))));
         write_tensors(&weights, &fewer).unwrap();
-        assert!(load(&shape, &weights, Device::Cpu).err().unwrap().message.contains("has shape [3, 3], expected [30, 16]"));
+        assert!(
+            load(&shape, &weights, Device::Cpu).err().unwrap().message.contains("has shape [3, 3], expected [30, 16]")
+        );
     }
 }

@@ -64,7 +64,8 @@ fn copying(config: &Config, from: u64, weights: &mut [(String, Tensor)]) {
     for layer in 0..config.layers {
         let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
         let content = if layer == 0 { LOOK_BACK_CONTENT } else { 1.0 };
-        let draw = |part: &str, rows: i64, columns: i64| normal(seed(from, &[&name(part), "copying"]), &[rows, columns], 1.0);
+        let draw =
+            |part: &str, rows: i64, columns: i64| normal(seed(from, &[&name(part), "copying"]), &[rows, columns], 1.0);
         let (mut queries, mut keys, mut values, mut outputs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for kv in 0..config.kv_heads {
             let passed = orthonormal_rows(&draw(&format!("value {kv}"), head, config.hidden));
@@ -171,7 +172,8 @@ mod tests {
                 (0..8)
                     .map(|i| {
                         let angle = f64::from(-back) * 10_000_f64.powf(-2.0 * i as f64 / 16.0);
-                        let (a, b) = (k[i] * angle.cos() - k[i + 8] * angle.sin(), k[i + 8] * angle.cos() + k[i] * angle.sin());
+                        let (a, b) =
+                            (k[i] * angle.cos() - k[i + 8] * angle.sin(), k[i + 8] * angle.cos() + k[i] * angle.sin());
                         q[i] * a + q[i + 8] * b
                     })
                     .sum()

@@ -28,7 +28,12 @@ impl AdamW {
             let zeros = || weight.detach().zeros_like();
             (name.clone(), (zeros(), zeros()))
         });
-        Self { betas, steps: Tensor::zeros([1], (Kind::Float, tch::Device::Cpu)), step: 0.0, moments: moments.collect() }
+        Self {
+            betas,
+            steps: Tensor::zeros([1], (Kind::Float, tch::Device::Cpu)),
+            step: 0.0,
+            moments: moments.collect(),
+        }
     }
 
     /// Must be called once before the weights of a step are changed.

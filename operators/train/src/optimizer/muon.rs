@@ -79,7 +79,8 @@ mod tests {
             assert!(low > 0.4 && high < 1.3, "{shape:?}: {low} to {high}");
             // The product with the matrix is near its sum of singular values: the best an orthogonal matrix can do.
             let (_, values, _) = matrix.svd(true, false);
-            let reached = (made * &matrix).sum(Kind::Float).double_value(&[]) / values.sum(Kind::Float).double_value(&[]);
+            let reached =
+                (made * &matrix).sum(Kind::Float).double_value(&[]) / values.sum(Kind::Float).double_value(&[]);
             assert!((0.6..1.3).contains(&reached), "{reached}");
         }
     }

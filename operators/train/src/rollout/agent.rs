@@ -198,14 +198,16 @@ impl Agent {
 
 /// The tag that a text has just closed, where a call or the answer ends with it. Text may follow within the last token.
 fn closed(text: &str) -> Option<&'static str> {
-    let wanted = |name: &str| tags::TOOL_TAGS.iter().copied().chain([tags::name(Role::Answer)]).find(|tag| *tag == name);
+    let wanted =
+        |name: &str| tags::TOOL_TAGS.iter().copied().chain([tags::name(Role::Answer)]).find(|tag| *tag == name);
     let mut last = None;
     let mut at = 0;
     while let Some(literal) = tags::next(text, at) {
         at = literal.end;
         last = Some(literal);
     }
-    let last = last.filter(|literal| literal.closing && literal.backslashes == 0 && text[literal.end..].trim().is_empty())?;
+    let last =
+        last.filter(|literal| literal.closing && literal.backslashes == 0 && text[literal.end..].trim().is_empty())?;
     wanted(last.name)
 }
 

@@ -120,7 +120,8 @@ impl Engine<'_> {
             match (next, answer) {
                 (Next::Call { tag, .. }, Some((observation, seconds))) => {
                     let seat = &mut seats[row];
-                    let next = self.observe(cache, row as i64, &mut seat.agent, seat.seed, tag, &observation, seconds)?;
+                    let next =
+                        self.observe(cache, row as i64, &mut seat.agent, seat.seed, tag, &observation, seconds)?;
                     match self.settle(next, cache, row as i64, &mut seat.agent, seat.seed)? {
                         Some(finish) => ended.push((row, finish)),
                         None => seat.pending = last(&seat.agent),
@@ -264,7 +265,8 @@ mod tests {
     }
 
     fn tools() -> Option<Toolbox> {
-        let page = |id: &str| Page { page_id: id.into(), title: id.into(), text: format!("{id} is deep"), snippet: None };
+        let page =
+            |id: &str| Page { page_id: id.into(), title: id.into(), text: format!("{id} is deep"), snippet: None };
         match corpus_tools(vec![page("lake"), page("depth")], 2, 1) {
             Ok(tools) => Some(tools),
             Err(error) => {
@@ -291,11 +293,12 @@ mod tests {
         };
         let jobs = (0..questions).map(|number| Job { question: fixture.question(number), sample: 0 }).collect();
         let mut all = Vec::new();
-        engine.run(jobs, |rollout| {
-            all.push(rollout);
-            Ok(())
-        })
-        .unwrap();
+        engine
+            .run(jobs, |rollout| {
+                all.push(rollout);
+                Ok(())
+            })
+            .unwrap();
         all.sort_by(|a, b| a.rollout_id.cmp(&b.rollout_id));
         for rollout in &mut all {
             (rollout.seconds, rollout.tool_seconds) = (0.0, 0.0);
@@ -311,7 +314,9 @@ mod tests {
         let alone = rollouts(&fixture, &tools, 1, 12, 1.0);
         assert_eq!(alone.len(), 12);
         // Untrained, it writes nonsense of all lengths, some of it calls.
-        assert!(alone.iter().map(|rollout| rollout.input_ids.len()).collect::<std::collections::HashSet<_>>().len() > 1);
+        assert!(
+            alone.iter().map(|rollout| rollout.input_ids.len()).collect::<std::collections::HashSet<_>>().len() > 1
+        );
         for places in [3, 12] {
             let together = rollouts(&fixture, &tools, places, 12, 1.0);
             for (a, b) in alone.iter().zip(&together) {
@@ -335,10 +340,10 @@ mod tests {
             let ids: Vec<i64> = rollout.input_ids.iter().map(|id| i64::from(*id)).collect();
             let logits = model.logits(&model.hidden(&tch::Tensor::from_slice(&ids).unsqueeze(0))).squeeze_dim(0);
             let log_probs = logits.narrow(1, 0, sampling.vocabulary).log_softmax(-1, tch::Kind::Float);
-            for at in 1..ids.len() {
+            for (at, id) in ids.iter().enumerate().skip(1) {
                 let recorded = f64::from(rollout.log_probs[at]);
                 if rollout.sampled[at] {
-                    let expected = log_probs.double_value(&[at as i64 - 1, ids[at]]);
+                    let expected = log_probs.double_value(&[at as i64 - 1, *id]);
                     assert!((recorded - expected).abs() < 1e-5, "{recorded} {expected}");
                 } else {
                     assert_eq!(recorded, 0.0);

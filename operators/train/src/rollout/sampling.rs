@@ -36,10 +36,7 @@ impl Sampling {
             log_probs.argmax(-1, false)
         };
         let chosen = log_probs.gather(1, &ids.unsqueeze(1), false).squeeze_dim(1);
-        (
-            ids.try_into().expect("ids are whole numbers"),
-            chosen.try_into().expect("log-probabilities are float32"),
-        )
+        (ids.try_into().expect("ids are whole numbers"), chosen.try_into().expect("log-probabilities are float32"))
     }
 }
 
