@@ -51,7 +51,7 @@ fn rights() {
     // Root may do anything, so the command runs as somebody else.
     // SAFETY: it only asks.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: not root, so no other user to be");
+        crate::coa::skipped("not root, so no other user to be");
         return;
     }
     let place = place("in/*.jsonl");
@@ -73,7 +73,7 @@ fn rights() {
     open(&place.path("."), 0o755);
     let probe = nobody(&place);
     if probe.code == 127 || probe.err.contains("error while loading") {
-        eprintln!("skipped: another user cannot load libtorch here");
+        crate::coa::skipped("another user cannot load libtorch here");
         return;
     }
     probe.fails(1, &["cannot create the folder", "hint: choose a `store` this user may write to"]);
@@ -115,12 +115,12 @@ fn a_full_disk() {
         format!("mount -t tmpfs -o size=1m tmpfs small && exec {} run p.toml --store small/store", binary().display());
     let output = Command::new("unshare").args(["-Urm", "sh", "-c", &script]).current_dir(place.path(".")).output();
     let Ok(output) = output else {
-        eprintln!("skipped: there is no unshare");
+        crate::coa::skipped("there is no unshare");
         return;
     };
     let said = crate::coa::Said::from(output);
     if said.err.contains("unshare:") || said.err.contains("mount:") {
-        eprintln!("skipped: no mount namespaces here: {}", said.err);
+        crate::coa::skipped(&said.err);
         return;
     }
     said.fails(1, &["No space left on device"]);

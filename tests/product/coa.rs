@@ -1,5 +1,6 @@
 //! Running `coa` as a user does, and finding what tests may need.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -18,8 +19,14 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
     if found.exists() {
         return Some(found);
     }
-    eprintln!("skipped: there is no ../shared/{path}");
+    skipped(&format!("there is no ../shared/{path}"));
     None
+}
+
+/// Says why a test is skipped, past the test harness, which shows nothing of a test that passes.
+pub(crate) fn skipped(why: &str) {
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }
 
 /// The built binary: it lies two folders above the test binary.

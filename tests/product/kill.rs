@@ -168,7 +168,7 @@ fn killed_during_every_stage_and_resumed() {
     undisturbed.write("p.toml", PIPELINE);
     let said = undisturbed.coa(&["run", "p.toml", "-q"]);
     if said.err.contains("sandbox cannot be set up") {
-        eprintln!("skipped: {}", said.err);
+        crate::coa::skipped(&said.err);
         return;
     }
     said.ok();

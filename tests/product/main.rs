@@ -1,7 +1,5 @@
 //! Tests of the product through what its users touch: the command line, pipeline files and the store.
 
-#![expect(clippy::print_stderr, reason = "a test that is skipped says why")]
-
 mod bad_input;
 mod cases;
 mod check;

@@ -61,7 +61,10 @@ async fn rows(store: &Store, stages: &serde_json::Value) -> Result<String, Comma
         let print = settings["fingerprint"].as_str().unwrap_or_default();
         let units: Vec<UnitRecord> = store.units(name).await?;
         let units: Vec<UnitRecord> = units.into_iter().filter(|unit| unit.fingerprint == print).collect();
-        let rows_in: u64 = units.iter().flat_map(|unit| unit.rows_in.values()).sum();
+        // What is read from a source is not rows yet, but records.
+        let rows: u64 = units.iter().flat_map(|unit| unit.rows_in.values()).sum();
+        let records: u64 = units.iter().filter_map(|unit| unit.counts.get("records")).sum();
+        let rows_in = rows + records;
         let mut out: BTreeMap<&str, u64> = BTreeMap::new();
         for table in units.iter().flat_map(|unit| &unit.tables) {
             *out.entry(&table.port).or_default() += table.rows;
