@@ -39,6 +39,9 @@ const STEPS: In<Step> = In::new("steps", "their steps, in the order of the runs"
 const TRAJECTORIES: Out<Trajectory> = Out::new("trajectories", "one sequence a run");
 const REJECTED: Out<Rejected> = Out::new("rejected", "runs that cannot be told as one sequence, with the reason");
 
+/// Trajectories are written when they hold this many bytes of text together.
+const GROUP: usize = 16 << 20;
+
 impl Operator for ConvertCoa {
     const NAME: &'static str = "convert_coa";
     const VERSION: u32 = 1;
@@ -55,10 +58,11 @@ impl Operator for ConvertCoa {
         cx.progress.begin(None, "traces");
         let mut done = 0;
         let mut waiting: std::collections::VecDeque<Step> = std::collections::VecDeque::new();
+        let (mut trajectories, mut rejected) = (Vec::new(), Vec::new());
+        let mut text = 0;
         while let Some(traces) = cx.next(&TRACES)? {
             cx.check_stop()?;
             done += traces.len() as u64;
-            let (mut trajectories, mut rejected) = (Vec::new(), Vec::new());
             for trace in traces {
                 let wanted = trace.steps as usize;
                 while waiting.len() < wanted {
@@ -74,7 +78,10 @@ impl Operator for ConvertCoa {
                     .hint("bind `traces` and `steps` to the same stage"));
                 }
                 match convert(&trace, &steps) {
-                    Ok(trajectory) => trajectories.push(trajectory),
+                    Ok(trajectory) => {
+                        text += trajectory.segments.iter().map(|segment| segment.text.len()).sum::<usize>();
+                        trajectories.push(trajectory);
+                    }
                     Err((reason, detail)) => rejected.push(Rejected {
                         row_id: trace.trace_id,
                         task_id: trace.task_id,
@@ -82,12 +89,15 @@ impl Operator for ConvertCoa {
                         detail,
                     }),
                 }
+                if text >= GROUP {
+                    text = 0;
+                    cx.append(&TRAJECTORIES, &std::mem::take(&mut trajectories))?;
+                }
             }
-            cx.append(&TRAJECTORIES, &trajectories)?;
-            cx.append(&REJECTED, &rejected)?;
+            cx.append(&REJECTED, &std::mem::take(&mut rejected))?;
             cx.progress.at(done, "");
         }
-        Ok(())
+        cx.append(&TRAJECTORIES, &trajectories)
     }
 }
 
@@ -215,6 +225,9 @@ impl<'a> Telling<'a> {
         let name = step.tool.as_deref().unwrap_or_default();
         if self.delegating.contains(step.step_id.as_str()) {
             self.note("sub_agent_report_left_out");
+            if step.error.is_some() {
+                self.note("delegation_error_left_out");
+            }
             return Ok(());
         }
         let arguments = step.arguments.as_deref().and_then(|text| serde_json::from_str(text).ok());

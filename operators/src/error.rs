@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use schemas::RowError;
+use tools::ToolError;
 
 /// Whose fault an error is; the job system decides by it whether to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +104,15 @@ impl OperatorError {
 impl From<RowError> for OperatorError {
     fn from(error: RowError) -> Self {
         Self::internal(error.to_string()).because(error)
+    }
+}
+
+impl From<ToolError> for OperatorError {
+    fn from(error: ToolError) -> Self {
+        match error {
+            ToolError::Sandbox(error) => Self::environment(error.to_string()).hint(error.hint.clone()).because(error),
+            ToolError::Search(error) => Self::internal("the search failed").because(error),
+        }
     }
 }
 

@@ -62,8 +62,10 @@ const TRACES: Out<Trace> = Out::new("traces", "one row a run");
 const STEPS: Out<Step> = Out::new("steps", "what happened in each run");
 const QUARANTINE: Out<Quarantined> = Out::new("quarantine", "records that could not be read, with their bytes");
 
-/// Rows are written in groups of this many records.
-const GROUP: usize = 256;
+/// Rows are written when their records hold this many bytes together.
+const GROUP: usize = 16 << 20;
+/// A record longer than this is not read.
+const LONGEST: usize = 128 << 20;
 
 impl Operator for IngestTraces {
     const NAME: &'static str = "ingest_traces";
@@ -127,8 +129,9 @@ impl IngestTraces {
         size: u64,
     ) -> Result<(), OperatorError> {
         let gzip = name.ends_with(".gz");
-        let mut records = Records::new(reader, gzip);
+        let mut records = Records::new(reader, gzip, LONGEST);
         let mut rows = Rows::default();
+        let mut waiting = 0;
         cx.progress.begin((!gzip).then_some(size), "bytes");
         loop {
             let record = records.next_record().map_err(|error| {
@@ -138,6 +141,8 @@ impl IngestTraces {
             })?;
             let Some(record) = record else { break };
             cx.io.count("records", 1);
+            cx.check_stop()?;
+            waiting += record.bytes.len();
             match self.read(&record, name) {
                 Ok(parsed) => {
                     let mut trace = parsed.trace;
@@ -151,14 +156,14 @@ impl IngestTraces {
                     source: uri.to_owned(),
                     line: record.line as i64,
                     byte_offset: record.offset as i64,
-                    byte_length: record.bytes.len() as i64,
+                    byte_length: record.length as i64,
                     code: code.to_owned(),
                     reason,
                     raw: record.bytes,
                 }),
             }
-            if rows.traces.len() + rows.quarantine.len() >= GROUP {
-                cx.check_stop()?;
+            if waiting >= GROUP {
+                waiting = 0;
                 rows.write(cx)?;
                 cx.progress.at(records.offset(), "");
             }
@@ -169,6 +174,10 @@ impl IngestTraces {
     }
 
     fn read(&self, record: &Record, name: &str) -> Result<Parsed, (&'static str, String)> {
+        if record.bytes.len() as u64 != record.length {
+            let reason = format!("{} bytes; records of up to {LONGEST} are read", record.length);
+            return Err(("row_too_large", reason));
+        }
         let (value, repaired) = json::read(&record.bytes, record.at_end, &self.params.repair)
             .map_err(|fault| (fault.code, fault.reason))?;
         let id = trace_id(name, record);

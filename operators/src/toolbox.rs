@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use schemas::Page;
-use tools::{Corpus, Document, Limits, Python, Toolbox};
+use tools::{Corpus, Document, Limits, Python, ToolError, Toolbox};
 
 use crate::error::OperatorError;
 
@@ -26,7 +26,6 @@ pub fn corpus_tools(pages: Vec<Page>, search_results: usize, interpreters: usize
         snippet: page.snippet,
     });
     let corpus = Corpus::new(documents).map_err(|error| OperatorError::input(error.to_string()).because(error))?;
-    let python = Python::start(interpreters, Limits::default())
-        .map_err(|error| OperatorError::environment(error.to_string()).hint(error.hint.clone()))?;
+    let python = Python::start(interpreters, Limits::default()).map_err(ToolError::from)?;
     Ok(Toolbox::new(corpus, python, search_results))
 }

@@ -20,7 +20,7 @@ pub struct Quarantined {
     pub code: String,
     /// Why, for a person.
     pub reason: String,
-    /// The bytes as they stand in the source.
+    /// The bytes as they stand in the source; of a `row_too_large`, its first 128 MiB.
     #[serde(with = "serde_bytes")]
     #[schemars(with = "Vec<u8>")]
     pub raw: Vec<u8>,

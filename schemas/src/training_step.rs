@@ -25,7 +25,7 @@ pub struct TrainingStep {
     pub tokens: i64,
     /// Trained tokens in the step.
     pub trained_tokens: i64,
-    /// True where the step was skipped because its loss or gradient was not finite.
+    /// True where the step was skipped because its loss or gradient was not finite, or nothing in it is trained.
     pub skipped: bool,
     /// Wall time of the step in seconds.
     pub seconds: f64,

@@ -11,6 +11,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -95,7 +96,11 @@ pub(crate) fn read(path: &Path) -> Result<ParquetRecordBatchReader, ParquetError
     let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?;
     let groups = builder.metadata().row_groups();
     let rows: i64 = groups.iter().map(|group| group.num_rows()).sum();
-    let bytes: i64 = groups.iter().map(|group| group.total_byte_size()).sum();
+    // A value that stands a thousand times in a file is stored once, and read back a thousand times.
+    let columns = groups.iter().flat_map(|group| group.columns());
+    let size =
+        |column: &ColumnChunkMetaData| column.unencoded_byte_array_data_bytes().max(Some(column.uncompressed_size()));
+    let bytes: i64 = columns.filter_map(size).sum();
     let average = (bytes / rows.max(1)).max(1) as usize;
     builder.with_batch_size((BATCH_BYTES / average).clamp(1, BATCH_ROWS)).build()
 }
@@ -151,5 +156,21 @@ mod tests {
             assert_eq!(back, rows);
         }
         assert_eq!(hashes[0], hashes[1]);
+    }
+
+    #[test]
+    fn a_text_that_is_stored_once_is_read_back_in_bounded_batches() {
+        let page = "page ".repeat(200_000);
+        let row =
+            |i: usize| Rejected { row_id: i.to_string(), task_id: None, reason: String::new(), detail: page.clone() };
+        let folder = tempfile::tempdir().unwrap();
+        let batch = encode(&(0..100).map(row).collect::<Vec<_>>()).unwrap();
+        let mut writer = TableWriter::new(folder.path(), "x", batch.schema());
+        writer.write(&batch).unwrap();
+        let file = writer.finish().unwrap().remove(0);
+        assert!(file.bytes < 3 << 20, "{}", file.bytes);
+        for batch in read(&file.path).unwrap() {
+            assert!(batch.unwrap().num_rows() <= 10);
+        }
     }
 }

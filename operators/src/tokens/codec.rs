@@ -84,6 +84,11 @@ impl Codec {
         codec.after_question = codec.encode("\n")?.ids;
         codec.after_question.push(turn_start);
         codec.after_question.extend(codec.encode("assistant\n")?.ids);
+        let text = "\t{\"é\": [\u{4f60}, \u{1f680}]}\n";
+        if codec.decode(&codec.encode(text)?.ids)? != codec.normalised(text)? {
+            return Err(OperatorError::input("the tokenizer cannot write every text")
+                .hint("use a byte-level tokenizer, which can"));
+        }
         Ok(codec)
     }
 

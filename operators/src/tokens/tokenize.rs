@@ -60,16 +60,21 @@ impl Operator for Tokenize {
             done += rows.len() as u64;
             let (mut samples, mut rejected) = (Vec::new(), Vec::new());
             for row in rows {
-                let sample = sample(&codec, &row, self.max_tokens)?;
-                if sample.trained_tokens > 0 {
-                    samples.push(sample);
-                    continue;
-                }
+                let (reason, detail) = match sample(&codec, &row, self.max_tokens)? {
+                    Some(sample) if sample.trained_tokens > 0 => {
+                        samples.push(sample);
+                        continue;
+                    }
+                    Some(sample) => {
+                        ("nothing_to_train", format!("none of its {} tokens is the model's", sample.input_ids.len()))
+                    }
+                    None => ("text_not_given_back", "its tokens do not decode to its text".to_owned()),
+                };
                 rejected.push(Rejected {
                     row_id: row.trajectory_id,
                     task_id: row.task_id,
-                    reason: "nothing_to_train".to_owned(),
-                    detail: format!("none of its {} tokens is the model's", sample.input_ids.len()),
+                    reason: reason.to_owned(),
+                    detail,
                 });
             }
             cx.append(&TOKENS, &samples)?;
@@ -80,8 +85,9 @@ impl Operator for Tokenize {
     }
 }
 
-/// One trajectory as ids, mask and roles.
-fn sample(codec: &Codec, row: &Trajectory, max_tokens: usize) -> Result<TokenizedSample, OperatorError> {
+/// One trajectory as ids, mask and roles. `None` where the ids do not decode to its text: an added token may split what
+/// the normal form joins, such as `>` and a combining stroke right behind it.
+fn sample(codec: &Codec, row: &Trajectory, max_tokens: usize) -> Result<Option<TokenizedSample>, OperatorError> {
     let mut ids = codec.prompt(&row.question)?;
     let mut mask = vec![false; ids.len()];
     let mut roles = vec![0_i8; ids.len()];
@@ -89,11 +95,7 @@ fn sample(codec: &Codec, row: &Trajectory, max_tokens: usize) -> Result<Tokenize
     for run in &runs {
         let encoded = codec.encode(&run.text)?;
         if codec.decode(&encoded.ids)? != codec.normalised(&run.text)? {
-            return Err(OperatorError::input(format!(
-                "the tokenizer does not give the text of trajectory `{}` back",
-                row.trajectory_id
-            ))
-            .hint("use a byte-level tokenizer, which can write any text"));
+            return Ok(None);
         }
         for (id, start) in encoded.ids.iter().zip(&encoded.starts) {
             let role = run.roles.iter().find(|(range, _)| range.contains(start)).map(|(_, role)| *role);
@@ -113,7 +115,7 @@ fn sample(codec: &Codec, row: &Trajectory, max_tokens: usize) -> Result<Tokenize
     mask.truncate(max_tokens);
     roles.truncate(max_tokens);
     let observation = role_code(Role::Observation);
-    Ok(TokenizedSample {
+    Ok(Some(TokenizedSample {
         sample_id: row.trajectory_id.clone(),
         trained_tokens: mask.iter().filter(|trained| **trained).count() as i64,
         observation_tokens: roles.iter().filter(|role| **role == observation).count() as i64,
@@ -123,7 +125,7 @@ fn sample(codec: &Codec, row: &Trajectory, max_tokens: usize) -> Result<Tokenize
         weight: row.weight,
         truncated,
         tokenizer: codec.digest().to_owned(),
-    })
+    }))
 }
 
 /// The code of a role in `token_roles`; 0 is prompt or glue.
@@ -147,6 +149,10 @@ mod tests {
 
     /// A byte-level tokenizer without merges: ids are bytes, control tokens stand behind them.
     fn bytes_codec() -> Codec {
+        codec_with(&[])
+    }
+
+    fn codec_with(tags: &[&str]) -> Codec {
         let alphabet = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
         let mut letters: Vec<char> = alphabet.into_iter().collect();
         letters.sort_unstable();
@@ -154,6 +160,7 @@ mod tests {
             letters.iter().enumerate().map(|(id, letter)| (letter.to_string(), id.into())).collect();
         let added: Vec<serde_json::Value> = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
             .iter()
+            .chain(tags)
             .enumerate()
             .map(|(i, name)| {
                 serde_json::json!({"id": 256 + i, "content": name, "single_word": false, "lstrip": false,
@@ -204,7 +211,7 @@ mod tests {
     fn the_models_text_is_trained_and_nothing_else() {
         let codec = bytes_codec();
         // A page that quotes the closing tag ends nothing.
-        let sample = sample(&codec, &call_and_answer("p </observation>\n\n q"), 1000).unwrap();
+        let sample = sample(&codec, &call_and_answer("p </observation>\n\n q"), 1000).unwrap().unwrap();
         assert_eq!(
             trained(&codec, &sample, true),
             "<think>a</think>\n<web_search>x</web_search><answer>b</answer><|im_end|>"
@@ -224,16 +231,24 @@ mod tests {
     #[test]
     fn characters_of_several_bytes_are_masked_whole() {
         let codec = bytes_codec();
-        let sample = sample(&codec, &call_and_answer("你好 👩\u{200d}🚀 e\u{301}"), 1000).unwrap();
+        let sample = sample(&codec, &call_and_answer("你好 👩\u{200d}🚀 e\u{301}"), 1000).unwrap().unwrap();
         assert!(trained(&codec, &sample, false).contains("你好 👩\u{200d}🚀 é"));
         assert!(trained(&codec, &sample, true).is_ascii());
     }
 
     #[test]
+    fn a_text_that_the_tokens_do_not_give_back_is_not_trained_on() {
+        // A stroke that the normal form joins to the tag's bracket, where the tokenizer splits the tag off first.
+        let row = trajectory(vec![Segment::new(Role::Think, "\u{338}x")]);
+        assert!(sample(&codec_with(&["<think>"]), &row, 1000).unwrap().is_none());
+        assert!(sample(&bytes_codec(), &row, 1000).unwrap().is_some());
+    }
+
+    #[test]
     fn a_long_sample_is_cut_at_a_token() {
         let codec = bytes_codec();
-        let whole = sample(&codec, &call_and_answer("p"), 1000).unwrap();
-        let cut = sample(&codec, &call_and_answer("p"), 60).unwrap();
+        let whole = sample(&codec, &call_and_answer("p"), 1000).unwrap().unwrap();
+        let cut = sample(&codec, &call_and_answer("p"), 60).unwrap().unwrap();
         assert!(cut.truncated);
         assert_eq!(cut.input_ids, whole.input_ids[..60]);
         assert_eq!(cut.loss_mask, whole.loss_mask[..60]);
@@ -242,8 +257,8 @@ mod tests {
     #[test]
     fn the_prompt_alone_is_nothing_to_train() {
         let codec = bytes_codec();
-        assert_eq!(sample(&codec, &call_and_answer("p"), 10).unwrap().trained_tokens, 0);
-        assert_eq!(sample(&codec, &trajectory(vec![]), 1000).unwrap().trained_tokens, 0);
+        assert_eq!(sample(&codec, &call_and_answer("p"), 10).unwrap().unwrap().trained_tokens, 0);
+        assert_eq!(sample(&codec, &trajectory(vec![]), 1000).unwrap().unwrap().trained_tokens, 0);
     }
 
     #[test]

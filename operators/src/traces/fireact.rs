@@ -101,7 +101,8 @@ enum Field<'a> {
     Observation(&'a str),
 }
 
-/// The labelled parts of an output; a part runs to the next line that starts with a label.
+/// The labelled parts of an output; a part runs to the next line that starts with a label. Text before the first label
+/// is a thought that was not labelled.
 fn fields(output: &str) -> Vec<Field<'_>> {
     const LABELS: [&str; 3] = ["Thought:", "Action:", "Observation:"];
     let starts = |line: &str| LABELS.iter().any(|label| line.starts_with(label));
@@ -115,19 +116,18 @@ fn fields(output: &str) -> Vec<Field<'_>> {
         }
         at += line.len();
     }
-    parts
-        .into_iter()
-        .map(|(start, end)| {
-            let part = &output[start..end];
-            if let Some(rest) = part.strip_prefix(LABELS[0]) {
-                Field::Thought(rest.trim())
-            } else if let Some(rest) = part.strip_prefix(LABELS[1]) {
-                Field::Action(rest.trim())
-            } else {
-                Field::Observation(part[LABELS[2].len()..].trim())
-            }
-        })
-        .collect()
+    let unlabelled = parts.first().map(|(start, _)| output[..*start].trim()).filter(|text| !text.is_empty());
+    let labelled = parts.into_iter().map(|(start, end)| {
+        let part = &output[start..end];
+        if let Some(rest) = part.strip_prefix(LABELS[0]) {
+            Field::Thought(rest.trim())
+        } else if let Some(rest) = part.strip_prefix(LABELS[1]) {
+            Field::Action(rest.trim())
+        } else {
+            Field::Observation(part[LABELS[2].len()..].trim())
+        }
+    });
+    unlabelled.map(Field::Thought).into_iter().chain(labelled).collect()
 }
 
 /// `search[a [b] c]` is the action `search` on `a [b] c`; an action without brackets has no argument.
@@ -155,6 +155,14 @@ mod tests {
         assert_eq!(steps[1].arguments.as_deref(), Some(r#"{"query":"Lake [Vall]"}"#));
         assert_eq!(steps[1].observation.as_deref(), Some("deep\nand cold"));
         assert!(steps.iter().all(|step| !format!("{step:?}").contains("reward")));
+    }
+
+    #[test]
+    fn text_before_the_first_label_is_a_thought() {
+        let record = json!({"instruction": "q", "output": "I know it.\nAction: finish[Vall]\n"});
+        let steps = parse(&record, "t").unwrap().steps;
+        assert_eq!((steps[0].kind, steps[0].text.as_deref()), (StepKind::Turn, Some("I know it.")));
+        assert_eq!(steps[1].kind, StepKind::Answer);
     }
 
     #[test]

@@ -45,21 +45,30 @@ pub fn read(bytes: &[u8], at_end: bool, repairs: &[Repair]) -> Result<(Value, Ve
         code: "invalid_utf8",
         reason: format!("byte {} of the record is not UTF-8", error.valid_up_to()),
     })?;
+    if text.trim().is_empty() {
+        // Lines are never blank; this is a place in a list.
+        return Err(match at_end {
+            true => Fault { code: "truncated", reason: "the source ends inside a list: `]` is missing".to_owned() },
+            false => Fault { code: "not_json", reason: "an item of a list is empty".to_owned() },
+        });
+    }
     let fault = match parse(text) {
         Ok(value) => return Ok((value, Vec::new())),
         Err(fault) => fault,
     };
     let literals = scan(text);
-    let mut fixed = text.to_owned();
+    let mut fixed = String::with_capacity(text.len());
     let mut made = Vec::new();
-    for found in literals.iter().rev() {
-        if repairs.contains(&found.repair) {
-            fixed.replace_range(found.start..found.end, found.instead);
-            if !made.contains(&found.repair.name()) {
-                made.push(found.repair.name());
-            }
+    let mut copied = 0;
+    for found in literals.iter().filter(|found| repairs.contains(&found.repair)) {
+        fixed.push_str(&text[copied..found.start]);
+        fixed.push_str(found.instead);
+        copied = found.end;
+        if !made.contains(&found.repair.name()) {
+            made.push(found.repair.name());
         }
     }
+    fixed.push_str(&text[copied..]);
     if !made.is_empty()
         && let Ok(value) = parse(&fixed)
     {

@@ -1,11 +1,12 @@
 //! OAgents run records: one JSON object a run.
 //!
 //! What the layout hides, and what is made of it:
-//! - `prediction` was rewritten by a separate model after the run; the agent's own answer is the last action's output.
+//! - `prediction` was rewritten by a separate model after the run; the agent's own answer is the last action's output,
+//!   whether `final_answer` was called as a tool or from Python source.
 //! - `intermediate_steps` is empty after an exception although the run had steps; the status says so.
 //! - The search sub-agent's calls stand apart, in `search_agent_actions`, keyed by the full task text, without order or
-//!   time. They are joined to the call in whose source the task's text occurs; where none or several fit, they are left
-//!   out and the manager's observation stands alone.
+//!   time. They are joined to the call in whose source the task's text occurs. Where one task of a source fits no record
+//!   or several, none of that source is joined, and conversion rejects the run: half a delegation tells a wrong story.
 //! - Facts and plan stand in an English lead-in and a fence of backticks; both wrappers are stripped.
 //! - A judge's `score` and `evaluate_thought` belong to the action they stand in.
 
@@ -48,9 +49,10 @@ pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
         })
         .unwrap_or_default();
 
+    let last = recorded.iter().rposition(|step| step_type(step) == "action");
     let mut builder = Builder { trace_id, steps: Vec::new(), answer: None };
     for (index, step) in recorded.iter().enumerate() {
-        builder.step(index, step, &sub_agents)?;
+        builder.step(index, step, last == Some(index), &sub_agents)?;
     }
     let trace = Trace {
         trace_id: trace_id.to_owned(),
@@ -102,10 +104,10 @@ impl Builder<'_> {
         self.steps.last_mut().expect("just pushed")
     }
 
-    fn step(&mut self, index: usize, step: &Value, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
+    fn step(&mut self, index: usize, step: &Value, last: bool, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
         let agent = step.get("agent").and_then(Value::as_str);
         let written = |field: &str| step.get(field).and_then(scalar).filter(|text| !text.trim().is_empty());
-        match step.get("step_type").and_then(Value::as_str).unwrap_or_else(|| guess(step)) {
+        match step_type(step) {
             "task" => self.push(format!("{index}"), StepKind::Task, None, agent).text = written("task"),
             "planning" => {
                 if let Some(facts) = written("facts").map(|facts| unfence(&facts)).filter(|facts| !facts.is_empty()) {
@@ -114,13 +116,13 @@ impl Builder<'_> {
                 let plan = written("plan").map(|plan| unfence(&plan));
                 self.push(format!("{index}.plan"), StepKind::Plan, None, agent).text = plan;
             }
-            "action" => self.action(index, step, sub_agents)?,
+            "action" => self.action(index, step, last, sub_agents)?,
             _ => self.push(format!("{index}"), StepKind::Turn, None, agent).text = written("model_output"),
         }
         Ok(())
     }
 
-    fn action(&mut self, index: usize, step: &Value, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
+    fn action(&mut self, index: usize, step: &Value, last: bool, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
         let agent = step.get("agent").and_then(Value::as_str);
         let id = format!("{index}");
         let turn = self.push(id.clone(), StepKind::Turn, None, agent);
@@ -143,27 +145,32 @@ impl Builder<'_> {
             let name = text(function, "name")?;
             let call_id = format!("{id}.{number}");
             if name == "final_answer" {
-                let answer =
-                    final_answer(function.get("arguments")).or_else(|| step.get("action_output").and_then(scalar));
-                self.push(call_id, StepKind::Answer, Some(&id), agent).text = answer.clone();
-                self.answer = answer;
+                let output = || step.get("action_output").and_then(scalar);
+                self.answer(call_id, &id, agent, final_answer(function.get("arguments")).or_else(output));
                 continue;
             }
             let arguments = arguments(function.get("arguments"));
-            let last = number + 1 == calls.len();
+            let source = arguments.get("code").and_then(Value::as_str);
+            // The last action's output is the answer where its source gives one.
+            let output = step.get("action_output").and_then(scalar).filter(|_| last && failure.1.is_none());
+            let output = output.filter(|_| source.is_some_and(|source| source.contains("final_answer(")));
+            if output.is_some() && source.is_some_and(only_answers) {
+                self.answer(call_id, &id, agent, output);
+                continue;
+            }
             let row = self.push(call_id.clone(), StepKind::Call, Some(&id), agent);
             row.tool = Some(name.to_owned());
             row.call_id = call.get("id").and_then(scalar);
             row.arguments = Some(arguments.to_string());
-            // The step's observations are one text for all its calls; only a single call can own it.
-            row.observation = observations.clone().filter(|_| calls.len() == 1);
-            if last {
+            // A step's observations are one text for all its calls: it belongs to the last of them.
+            if number + 1 == calls.len() {
+                row.observation = observations.clone();
                 (row.error_type, row.error) = failure.clone();
             }
-            self.delegated(&call_id, arguments.get("code").and_then(Value::as_str), sub_agents)?;
-        }
-        if calls.len() > 1 {
-            self.steps.iter_mut().rfind(|row| row.step_id == id).expect("pushed above").observation = observations;
+            self.delegated(&call_id, source, sub_agents)?;
+            if output.is_some() {
+                self.answer(format!("{call_id}.answer"), &id, agent, output);
+            }
         }
         let judged = step.get("evaluate_thought").and_then(Value::as_str).filter(|text| !text.trim().is_empty());
         if let Some(judgement) = judged {
@@ -175,23 +182,34 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The calls of the sub-agent whose task text occurs in a manager's source.
+    fn answer(&mut self, id: String, turn: &str, agent: Option<&str>, answer: Option<String>) {
+        self.push(id, StepKind::Answer, Some(turn), agent).text = answer.clone();
+        self.answer = answer;
+    }
+
+    /// The calls of the sub-agent whose task texts occur in a manager's source.
     fn delegated(&mut self, call: &str, source: Option<&str>, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
         let Some(source) = source else { return Ok(()) };
-        let tasks = task_texts(source);
-        for task in tasks {
-            let matching: Vec<&(&str, &[Value])> = sub_agents.iter().filter(|(key, _)| key.contains(&task)).collect();
-            let [(_, calls)] = matching[..] else { continue };
-            for (number, made) in calls.iter().enumerate() {
-                let name = text(made, "name")?.to_owned();
-                let row = self.push(format!("{call}.{number}"), StepKind::Call, Some(call), Some("search_agent"));
-                row.tool = Some(name);
-                row.arguments = Some(arguments(made.get("args")).to_string());
-                row.observation = made.get("observation").and_then(scalar);
-            }
+        let mut made: Vec<&Value> = Vec::new();
+        for task in task_texts(source) {
+            let Some(task) = task.filter(|task| !task.trim().is_empty()) else { return Ok(()) };
+            let mut matching = sub_agents.iter().filter(|(key, _)| key.contains(&task));
+            let (Some((_, calls)), None) = (matching.next(), matching.next()) else { return Ok(()) };
+            made.extend(calls.iter());
+        }
+        for (number, made) in made.into_iter().enumerate() {
+            let name = text(made, "name")?.to_owned();
+            let row = self.push(format!("{call}.{number}"), StepKind::Call, Some(call), Some("search_agent"));
+            row.tool = Some(name);
+            row.arguments = Some(arguments(made.get("args")).to_string());
+            row.observation = made.get("observation").and_then(scalar);
         }
         Ok(())
     }
+}
+
+fn step_type(step: &Value) -> &str {
+    step.get("step_type").and_then(Value::as_str).unwrap_or_else(|| guess(step))
 }
 
 /// The kind of a step that does not say: smolagents' records tell by their keys.
@@ -213,23 +231,77 @@ fn unfence(text: &str) -> String {
     inner.unwrap_or(text).trim().to_owned()
 }
 
-/// The task texts a manager's Python source hands to its sub-agent: string literals inside `search_agent(…)`.
-fn task_texts(source: &str) -> Vec<String> {
-    let mut tasks = Vec::new();
-    for (at, name) in source.match_indices("search_agent(") {
-        let rest = &source[at + name.len()..];
-        let Some(open) = rest.find(['\'', '"']) else { continue };
-        let quote = rest.as_bytes()[open] as char;
-        let triple: String = std::iter::repeat_n(quote, 3).collect();
-        let (body, end) = match rest[open..].strip_prefix(&triple) {
-            Some(body) => (body, triple),
-            None => (&rest[open + 1..], quote.to_string()),
+/// The task texts a manager's Python source hands to its sub-agent: for each call `search_agent(…)` the first string
+/// literal between its parentheses; `None` for a call without one.
+fn task_texts(source: &str) -> Vec<Option<String>> {
+    source.match_indices("search_agent(").map(|(at, name)| arguments_of(&source[at + name.len()..]).0).collect()
+}
+
+/// Whether a source does nothing but give the answer.
+fn only_answers(source: &str) -> bool {
+    let statements = source.lines().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
+    let source = statements.collect::<Vec<_>>().join("\n");
+    source.trim().strip_prefix("final_answer(").is_some_and(|rest| arguments_of(rest).1.trim().is_empty())
+}
+
+/// Reads Python source from behind an opening parenthesis to the one that closes it: the first string literal in
+/// between, and what follows.
+fn arguments_of(source: &str) -> (Option<String>, &str) {
+    let mut first = None;
+    let mut depth = 1;
+    let mut rest = source;
+    while let Some(next) = rest.chars().next() {
+        rest = match next {
+            '\'' | '"' => {
+                let (literal, after) = string_literal(rest);
+                first = first.or(literal);
+                after
+            }
+            '#' => rest.find('\n').map_or("", |end| &rest[end..]),
+            '(' | '[' | '{' => {
+                depth += 1;
+                &rest[1..]
+            }
+            ')' | ']' | '}' => {
+                depth -= 1;
+                &rest[1..]
+            }
+            other => &rest[other.len_utf8()..],
         };
-        if let Some(end) = body.find(&end) {
-            tasks.push(body[..end].replace("\\n", "\n").replace("\\'", "'").replace("\\\"", "\""));
+        if depth == 0 {
+            break;
         }
     }
-    tasks
+    (first, rest)
+}
+
+/// The string literal at the start of a source, and what follows; none where it does not end.
+fn string_literal(source: &str) -> (Option<String>, &str) {
+    let quote = &source[..1];
+    let triple = quote.repeat(3);
+    let end = if source.starts_with(&triple) { triple.as_str() } else { quote };
+    let mut text = String::new();
+    let mut rest = &source[end.len()..];
+    while let Some(next) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix(end) {
+            return (Some(text), after);
+        }
+        rest = &rest[next.len_utf8()..];
+        if next != '\\' {
+            text.push(next);
+            continue;
+        }
+        let Some(escaped) = rest.chars().next() else { break };
+        rest = &rest[escaped.len_utf8()..];
+        match escaped {
+            'n' => text.push('\n'),
+            't' => text.push('\t'),
+            '\'' | '"' | '\\' => text.push(escaped),
+            '\n' => {}
+            other => text.extend(['\\', other]),
+        }
+    }
+    (None, "")
 }
 
 /// A call's arguments as an object, whatever form they were logged in: an object, JSON text, JSON text twice, or the
@@ -301,6 +373,57 @@ mod tests {
         assert_eq!(steps[7].score, Some(8.0));
         assert_eq!(steps[3].ended_at, Some(Micros(9_500_000)));
         assert_eq!(steps[8].error_type.as_deref(), Some("AgentError"));
+    }
+
+    #[test]
+    fn an_answer_given_from_python_source_is_the_answer() {
+        let mut run = record();
+        let last = |source: &str| {
+            json!({"step_type": "action", "step": 2, "model_output": "done", "error": null,
+                "tool_calls": [{"id": "c", "function": {"name": "python_interpreter", "arguments": source}}],
+                "observations": "Execution logs:\nLast output from code snippet:\n84 m", "action_output": "84 m"})
+        };
+        run["intermediate_steps"][3] = last("# so\nfinal_answer(f\"{84} (m)\")");
+        let Parsed { trace, steps } = parse(&run, "t").unwrap();
+        assert_eq!(trace.agent_answer.as_deref(), Some("84 m"));
+        assert_eq!(steps.last().unwrap().kind, StepKind::Answer);
+        assert_eq!(steps.iter().filter(|step| step.kind == StepKind::Call).count(), 3);
+
+        run["intermediate_steps"][3] = last("depth = 80 + 4\nfinal_answer(f'{depth} m')");
+        let Parsed { trace, steps } = parse(&run, "t").unwrap();
+        assert_eq!(trace.agent_answer.as_deref(), Some("84 m"));
+        let kinds: Vec<StepKind> = steps[steps.len() - 2..].iter().map(|step| step.kind).collect();
+        assert_eq!(kinds, [StepKind::Call, StepKind::Answer]);
+
+        // Before the last action, and without such a call, an output is only an output.
+        run["intermediate_steps"][2]["action_output"] = json!("84");
+        run["intermediate_steps"][3] = last("print(84)");
+        assert_eq!(parse(&run, "t").unwrap().trace.agent_answer, None);
+    }
+
+    #[test]
+    fn a_source_with_several_tasks_is_joined_whole_or_not_at_all() {
+        let calls = |source: &str| -> Vec<String> {
+            let mut run = record();
+            run["search_agent_actions"]["Task: width of Lake Vall"] =
+                json!({"tool_calls": [{"name": "google_search", "args": {"query": "width"}, "observation": "9 m"}]});
+            run["intermediate_steps"][2]["tool_calls"][0]["function"]["arguments"] = json!(source);
+            let steps = parse(&run, "t").unwrap().steps;
+            steps.into_iter().filter(|step| step.agent.as_deref() == Some("search_agent")).map(|s| s.step_id).collect()
+        };
+        let both = "a = search_agent(task='depth of Lake Vall')\nb = search_agent(task=\"width of Lake Vall\")";
+        assert_eq!(calls(both), ["2.0.0", "2.0.1", "2.0.2"]);
+        assert!(calls("search_agent(task='depth of Lake Vall')\nsearch_agent(task='height')").is_empty());
+        assert!(calls("search_agent(task=q)\nprint('depth of Lake Vall')").is_empty());
+    }
+
+    #[test]
+    fn string_literals_are_read_as_python_reads_them() {
+        let texts = |source: &str| task_texts(source);
+        assert_eq!(texts("search_agent(task='it\\'s (1')"), [Some("it's (1".to_owned())]);
+        assert_eq!(texts("search_agent(\"\"\"two\n\"lines\" \"\"\")"), [Some("two\n\"lines\" ".to_owned())]);
+        assert_eq!(texts("search_agent(q); print(\"\\n\")"), [None]);
+        assert_eq!(texts("search_agent('open"), [None]);
     }
 
     #[test]

@@ -35,9 +35,15 @@ pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
                 steps[turn].text = between(content, "<think>", "</think>").map(str::to_owned);
                 // What is said after the thought acts; a tag that is mentioned inside the thought does not.
                 let said = content.rsplit_once("</think>").map_or(content, |(_, rest)| rest);
-                if let Some(call) = between(said, "<tool_call>", "</tool_call>") {
-                    open_call = Some(push_call(&mut steps, trace_id, turn, call)?);
-                } else if let Some(given) = between(said, "<answer>", "</answer>") {
+                let mut rest = said;
+                while let Some((before, after)) = rest.split_once("</tool_call>") {
+                    // Results of several calls come as one text: it belongs to the last of them.
+                    if let Some((_, call)) = before.rsplit_once("<tool_call>") {
+                        open_call = Some(push_call(&mut steps, trace_id, turn, call.trim())?);
+                    }
+                    rest = after;
+                }
+                if let Some(given) = between(rest, "<answer>", "</answer>") {
                     let at = push(&mut steps, trace_id, StepKind::Answer, Some(turn));
                     steps[at].text = Some(given.to_owned());
                     answer = Some(given.to_owned());
@@ -122,5 +128,19 @@ mod tests {
         let calls: Vec<&Step> = steps.iter().filter(|step| step.kind == StepKind::Call).collect();
         assert_eq!(calls.len(), 1);
         assert_eq!(calls[0].observation.as_deref(), Some("the Derby"));
+    }
+
+    #[test]
+    fn every_call_of_a_message_is_read() {
+        let call = |query: &str| {
+            format!("<tool_call>{{\"name\": \"search\", \"arguments\": {{\"query\": \"{query}\"}}}}</tool_call>")
+        };
+        let record = json!({"messages": [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": format!("<think>t</think>{}\n{}", call("a"), call("b"))},
+            {"role": "user", "content": "<tool_response>both</tool_response>"}]});
+        let steps = parse(&record, "t").unwrap().steps;
+        let calls: Vec<Option<&str>> = steps[1..].iter().map(|step| step.observation.as_deref()).collect();
+        assert_eq!(calls, [None, Some("both")]);
     }
 }

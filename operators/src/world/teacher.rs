@@ -60,7 +60,7 @@ impl Operator for WorldTeacher {
             let mut rng = ChaCha8Rng::seed_from_u64(seed(unit_seed, &[&question.question_id]));
             let habits = Habits::draw(&mut rng);
             let crashes = rand::Rng::random_bool(&mut rng, 0.01);
-            let solved = Team::new(&tools, habits, &mut rng).solve(&question.question);
+            let solved = Team::new(&tools, habits, &mut rng).solve(&question.question)?;
             let record = record(question, solved, crashes);
             lines.push_str(&record.to_string().replace(&json!(NAN).to_string(), "NaN"));
             lines.push('\n');

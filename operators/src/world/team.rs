@@ -7,7 +7,7 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
-use tools::{Observation, Toolbox};
+use tools::{Observation, ToolError, Toolbox};
 
 use super::facts::Attribute;
 use super::task::{Goal, Place, Task};
@@ -87,8 +87,13 @@ pub(super) struct Team<'a> {
     handed: Option<String>,
 }
 
-/// The run ended early, with this answer if any.
-struct Ended(Option<String>);
+/// Why a run ended early.
+enum Ended {
+    /// With this answer, if any.
+    With(Option<String>),
+    /// A tool cannot be used; there is no record of such a run.
+    Broken(ToolError),
+}
 
 impl<'a> Team<'a> {
     pub(super) fn new(tools: &'a Toolbox, habits: Habits, rng: &'a mut ChaCha8Rng) -> Self {
@@ -96,16 +101,17 @@ impl<'a> Team<'a> {
     }
 
     /// Works on a question until there is an answer or the step limit is reached.
-    pub(super) fn solve(mut self, question: &str) -> Solved {
+    pub(super) fn solve(mut self, question: &str) -> Result<Solved, ToolError> {
         let answer = match self.work(question) {
             Ok(answer) => Some(answer),
-            Err(Ended(answer)) => answer,
+            Err(Ended::With(answer)) => answer,
+            Err(Ended::Broken(error)) => return Err(error),
         };
-        Solved { steps: self.steps, answer }
+        Ok(Solved { steps: self.steps, answer })
     }
 
     fn work(&mut self, question: &str) -> Result<String, Ended> {
-        let Some(task) = Task::read(question) else { return Err(Ended(None)) };
+        let Some(task) = Task::read(question) else { return Err(Ended::With(None)) };
         self.plan_task(&task);
         let mut figures = self.look_up(&task)?;
         let mut result = self.compute(&task, &figures)?;
@@ -201,7 +207,7 @@ impl<'a> Team<'a> {
         }
         let results = self.call("searcher", &wanted, "web_search", &format!(" {name}"))?;
         if results.failed {
-            return Err(Ended(None));
+            return Err(Ended::With(None));
         }
         self.useful += 1;
         let lines: Vec<&str> = results.text.lines().collect();
@@ -237,7 +243,7 @@ impl<'a> Team<'a> {
             Attribute::Population if std::mem::take(&mut self.habits.misreads) => Attribute::Area,
             attribute => attribute,
         };
-        let Some(value) = number_after(&page.text, &format!("{}:", read.name())) else { return Err(Ended(None)) };
+        let Some(value) = number_after(&page.text, &format!("{}:", read.name())) else { return Err(Ended::With(None)) };
         self.handed = Some(format!("{}:{value} so {country}={value}", read.name()));
         Ok(Figure { country: country.to_owned(), value, from_page: true })
     }
@@ -339,17 +345,17 @@ impl<'a> Team<'a> {
             // The share of useful calls; of none it is no number, and Python's writer puts it down as NaN.
             let action = self.steps.last_mut().expect("just pushed");
             action["score"] = if self.calls == 0 { json!(NAN) } else { json!(0.0) };
-            return Err(Ended(Some(guess)));
+            return Err(Ended::With(Some(guess)));
         }
         if self.calls == STEP_LIMIT {
-            return Err(Ended(None));
+            return Err(Ended::With(None));
         }
         let thought = match self.handed.take() {
             Some(handed) => format!("{handed}; {thought}"),
             None => thought.to_owned(),
         };
         let body = if tool == "code" { format!("```py\n{argument}\n```") } else { argument.to_owned() };
-        let observation = self.tools.call(tool, &body);
+        let observation = self.tools.call(tool, &body).map_err(Ended::Broken)?;
         self.calls += 1;
         let number = self.steps.len();
         let field = match tool {

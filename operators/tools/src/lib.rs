@@ -9,4 +9,4 @@ mod toolbox;
 
 pub use corpus::{Corpus, CorpusError, Document};
 pub use python::{Limits, Python, PythonOutput, SandboxError};
-pub use toolbox::{Observation, Toolbox};
+pub use toolbox::{Observation, ToolError, Toolbox};

@@ -94,13 +94,24 @@ impl Python {
         Ok(python)
     }
 
-    /// Runs code with a text as standard input.
+    /// Runs code with a text as standard input. An error is never the code's doing, as far as that can be told: where an
+    /// interpreter breaks, the code is run in a fresh one.
     pub fn run(&self, code: &str, stdin: &str) -> Result<PythonOutput, SandboxError> {
+        let call = Call { code, stdin };
+        self.run_once(&call).or_else(|error| {
+            tracing::warn!(%error, "a call is made again in a fresh interpreter");
+            self.run_once(&call)
+        })
+    }
+
+    fn run_once(&self, call: &Call<'_>) -> Result<PythonOutput, SandboxError> {
         let mut warm = self.take()?;
-        let result = warm.call(&Call { code, stdin });
-        // A broken interpreter is not kept; the next call starts another.
-        self.give_back(result.is_ok().then_some(warm));
-        result
+        let result = warm.call(call);
+        // A broken interpreter is not kept, nor one whose folder could not be emptied; the next call starts another.
+        let keep = result.as_ref().is_ok_and(|answer| !answer.spent);
+        self.give_back(keep.then_some(warm));
+        let Answer { text, ok, timed_out, .. } = result?;
+        Ok(PythonOutput { text, ok, timed_out })
     }
 
     fn take(&self) -> Result<Warm, SandboxError> {
@@ -240,6 +251,8 @@ struct Answer {
     text: String,
     ok: bool,
     timed_out: bool,
+    /// Whether something of the call may be left.
+    spent: bool,
 }
 
 #[derive(Serialize)]
@@ -294,7 +307,8 @@ impl Warm {
         };
         let settings = serde_json::to_string(&settings).expect("settings are plain data");
         let mut command = container.command(&interpreter.executable);
-        command.args(["-I", "-S", "-B", "-c", HARNESS, &settings]);
+        // Isolated but for the environment, which holds one variable: sets are in the same order in every interpreter.
+        command.args(["-s", "-S", "-B", "-c", HARNESS, &settings]);
         command.env("PYTHONHASHSEED", "0").current_dir(SCRATCH);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().map_err(|error| broken(&error))?;
@@ -312,15 +326,14 @@ impl Warm {
         Ok(warm)
     }
 
-    fn call(&mut self, call: &Call<'_>) -> Result<PythonOutput, SandboxError> {
+    fn call(&mut self, call: &Call<'_>) -> Result<Answer, SandboxError> {
         let broken = |what: String| SandboxError::new(format!("a warm interpreter broke: {what}"), "try again");
         let mut line = serde_json::to_string(call).expect("a call is plain data");
         line.push('\n');
         self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush()).map_err(|error| broken(error.to_string()))?;
         let mut answer = String::new();
         self.from.read_line(&mut answer).map_err(|error| broken(error.to_string()))?;
-        let answer: Answer = serde_json::from_str(&answer).map_err(|error| broken(error.to_string()))?;
-        Ok(PythonOutput { text: answer.text, ok: answer.ok, timed_out: answer.timed_out })
+        serde_json::from_str(&answer).map_err(|error| broken(error.to_string()))
     }
 }
 
@@ -368,12 +381,19 @@ mod tests {
     }
 
     #[test]
+    fn equal_code_prints_equal_text_in_every_interpreter() {
+        let [Some(a), Some(b)] = [python(Limits::default()), python(Limits::default())] else { return };
+        let code = "import os\nprint({'a', 'b', 'c', 'd', 'e'}, sorted(os.environ))";
+        assert_eq!(run(&a, code), run(&b, code));
+    }
+
+    #[test]
     fn nothing_is_carried_over() {
         let Some(python) = python(Limits::default()) else { return };
         for _ in 0..3 {
             let output = run(
                 &python,
-                "import os, math\nprint(os.listdir('.'), hasattr(math, 'x'))\nmath.x = 1\nopen('left', 'w').write('x')\nos.mkdir('d')",
+                "import os, math\nprint(os.listdir('.'), hasattr(math, 'x'))\nmath.x = 1\nopen('left', 'w').write('x')\nos.makedirs('d/e')\nos.chmod('d', 0)",
             );
             assert_eq!(output.text, "[] False\n");
         }

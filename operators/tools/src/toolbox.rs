@@ -1,7 +1,7 @@
 //! The tools of an agent, by tag.
 
-use crate::corpus::Corpus;
-use crate::python::Python;
+use crate::corpus::{Corpus, CorpusError};
+use crate::python::{Python, SandboxError};
 
 /// What a tool returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,17 @@ impl Observation {
     fn failed(text: impl Into<String>) -> Self {
         Self { text: text.into(), failed: true }
     }
+}
+
+/// A tool could not be used: no fault of the call, so nothing an agent should see or be judged by.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolError {
+    /// Search.
+    #[error("the search failed")]
+    Search(#[from] CorpusError),
+    /// Python.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
 }
 
 /// The tools of an agent.
@@ -40,31 +51,29 @@ impl Toolbox {
     }
 
     /// Calls a tool with the text between its tags.
-    pub fn call(&self, tag: &str, body: &str) -> Observation {
+    pub fn call(&self, tag: &str, body: &str) -> Result<Observation, ToolError> {
         match tag {
             "web_search" | "wiki_search" => self.search(body),
-            "crawl_page" => self.crawl(body),
+            "crawl_page" => Ok(self.crawl(body)),
             "code" => self.code(body),
-            other => Observation::failed(format!("no tool `{other}`")),
+            other => Ok(Observation::failed(format!("no tool `{other}`"))),
         }
     }
 
     /// One line a hit. A line begins with a blank, so that a name is one token wherever it stands.
-    fn search(&self, query: &str) -> Observation {
-        match self.corpus.search(query, self.hits) {
-            Ok(hits) if hits.is_empty() => Observation::failed("no results"),
-            Ok(hits) => {
-                let lines: Vec<String> = hits
-                    .iter()
-                    .map(|hit| {
-                        let title = if hit.title == hit.id { String::new() } else { format!("{}. ", hit.title) };
-                        format!(" {}: {title}{}", hit.id, hit.shown())
-                    })
-                    .collect();
-                Observation::ok(lines.join("\n"))
-            }
-            Err(error) => Observation::failed(format!("search failed: {error}")),
+    fn search(&self, query: &str) -> Result<Observation, ToolError> {
+        let hits = self.corpus.search(query, self.hits)?;
+        if hits.is_empty() {
+            return Ok(Observation::failed("no results"));
         }
+        let lines: Vec<String> = hits
+            .iter()
+            .map(|hit| {
+                let title = if hit.title == hit.id { String::new() } else { format!("{}. ", hit.title) };
+                format!(" {}: {title}{}", hit.id, hit.shown())
+            })
+            .collect();
+        Ok(Observation::ok(lines.join("\n")))
     }
 
     /// The texts of one or several addresses, joined by a bar.
@@ -84,7 +93,7 @@ impl Toolbox {
     }
 
     /// Runs fenced Python, with a second fence as standard input.
-    fn code(&self, body: &str) -> Observation {
+    fn code(&self, body: &str) -> Result<Observation, ToolError> {
         let fences = fences(body);
         let source = |names: [&str; 2]| {
             let parts = fences.iter().filter(|(language, _)| names.contains(language)).map(|(_, text)| *text);
@@ -92,12 +101,10 @@ impl Toolbox {
         };
         let code = source(["py", "python"]);
         if code.trim().is_empty() {
-            return Observation::failed("no code: write it between ```py and ```");
+            return Ok(Observation::failed("no code: write it between ```py and ```"));
         }
-        match self.python.run(&code, &source(["sh", "bash"])) {
-            Ok(output) => Observation { text: output.text.trim_end().to_owned(), failed: !output.ok },
-            Err(error) => Observation::failed(format!("the interpreter failed: {error}")),
-        }
+        let output = self.python.run(&code, &source(["sh", "bash"]))?;
+        Ok(Observation { text: output.text.trim_end().to_owned(), failed: !output.ok })
     }
 }
 

@@ -1,16 +1,20 @@
 //! Supervised fine-tuning: next-token training on tokenised trajectories, observations masked.
 
+use std::fs::File;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Instant;
 
+use arrow::error::ArrowError;
+use arrow::ipc::reader::FileReader;
+use arrow::ipc::writer::FileWriter;
 use operators::tokens::{Codec, TOKENIZER_CONFIG, TOKENIZER_FILE};
 use operators::{
     FilesIn, FilesOut, Fraction, In, Operator, OperatorError, Out, ParamsError, Port, Positive, Queue, Split,
     UnitContext, share,
 };
 use schemars::JsonSchema;
-use schemas::{TokenizedSample, TrainingStep};
+use schemas::{TokenizedSample, TrainingStep, decode, encode};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
@@ -149,7 +153,7 @@ const STEPS: Out<TrainingStep> = Out::new("steps", "what was measured at each st
 /// Files of a checkpoint.
 const WEIGHTS: &str = "weights.safetensors";
 const MOMENTS: &str = "moments.safetensors";
-const PROGRESS: &str = "progress.json";
+const PROGRESS: &str = "progress.arrow";
 
 impl Operator for Sft {
     const NAME: &'static str = "sft";
@@ -201,6 +205,7 @@ impl Operator for Sft {
                 return Err(OperatorError::interrupted());
             }
             let loss = training.step(&data, device).loss;
+            training.check_moving()?;
             cx.progress.at(training.done(), &format!("loss {loss:.3}"));
             let due = training.done().is_multiple_of(u64::from(self.params.checkpoint_every.get()));
             if due && training.done() < steps {
@@ -393,8 +398,7 @@ impl<'a> Training<'a> {
         let folder = tempfile::tempdir_in(cx.scratch)?;
         model::write_tensors(&folder.path().join(WEIGHTS), &self.weights)?;
         model::write_tensors(&folder.path().join(MOMENTS), &self.optimizer.state())?;
-        let log = serde_json::to_vec(&self.log).expect("plain data");
-        std::fs::write(folder.path().join(PROGRESS), log)?;
+        write_log(&self.log, &folder.path().join(PROGRESS))?;
         cx.io.save_checkpoint(self.done(), folder.path())
     }
 
@@ -410,11 +414,42 @@ impl<'a> Training<'a> {
             }
         }
         self.optimizer.restore(model::read_tensors(&folder.join(MOMENTS))?)?;
-        let log = std::fs::read(folder.join(PROGRESS))?;
-        self.log = serde_json::from_slice(&log)
-            .map_err(|error| OperatorError::input("the checkpoint's progress cannot be read").because(error))?;
+        self.log = read_log(&folder.join(PROGRESS))?;
         Ok(())
     }
+
+    /// Fails where no step has changed anything for a while: what made one loss infinite makes the next one so.
+    fn check_moving(&self) -> Result<(), OperatorError> {
+        let idle = self.log.iter().rev().take_while(|step| step.skipped && step.trained_tokens > 0).count();
+        if idle < IDLE_STEPS {
+            return Ok(());
+        }
+        let step = self.done();
+        Err(OperatorError::input(format!("no step had a finite loss and gradient from {} on", step + 1 - idle as u64))
+            .hint("lower `learning_rate` or `clip`, or look for damaged weights in `base`"))
+    }
+}
+
+/// Steps in a row without a finite loss and gradient after which training is given up.
+const IDLE_STEPS: usize = 20;
+
+/// As Arrow, which keeps every bit of a number: a loss may be infinite.
+fn write_log(log: &[TrainingStep], path: &Path) -> Result<(), OperatorError> {
+    let batch = encode(log)?;
+    let written = FileWriter::try_new(File::create(path)?, &batch.schema()).and_then(|mut writer| {
+        writer.write(&batch)?;
+        writer.finish()
+    });
+    written.map_err(|error| OperatorError::environment("the progress cannot be written").because(error))
+}
+
+fn read_log(path: &Path) -> Result<Vec<TrainingStep>, OperatorError> {
+    let damaged = |error: ArrowError| OperatorError::input("the checkpoint's progress cannot be read").because(error);
+    let mut log = Vec::new();
+    for batch in FileReader::try_new(File::open(path)?, None).map_err(damaged)? {
+        log.extend(decode(&batch.map_err(damaged)?)?);
+    }
+    Ok(log)
 }
 
 /// The model in Hugging Face layout.
@@ -520,6 +555,46 @@ mod tests {
         let straight = fixture.io();
         straight.run(&sft, 1).unwrap();
         assert_eq!(result(&io), result(&straight));
+    }
+
+    /// A step without a finite loss changes nothing, and neither it nor a stop right after it ends the training.
+    #[test]
+    fn a_step_without_a_finite_loss_is_passed_over() {
+        let fixture = fixture();
+        let mut tokens = fixture.tokens.clone();
+        tokens[0].weight = f64::INFINITY;
+        let io = || {
+            let io = MemoryIo::new().unwrap().with_rows("tokens", &tokens).unwrap();
+            io.with_file("tokenizer", TOKENIZER_FILE, &fixture.tokenizer).unwrap()
+        };
+        let sft: Sft = operator(params(&json!({"heldout": 0.0, "checkpoint_every": 1})));
+        let straight = io();
+        straight.run(&sft, 1).unwrap();
+        let (weights, log) = result(&straight);
+        let skipped = log.iter().filter(|step| step.skipped).count();
+        assert!((1..10).contains(&skipped), "{skipped} of 20 steps skipped");
+        let first = log.iter().find(|step| step.skipped).unwrap();
+
+        let broken = io();
+        let never = AtomicBool::new(false);
+        let dies = Dies(first.step as u64 + 2);
+        assert!(catch_unwind(AssertUnwindSafe(|| broken.run_watched(&sft, 1, &dies, &never))).is_err());
+        broken.run(&sft, 1).unwrap();
+        let (resumed, resumed_log) = result(&broken);
+        assert!(resumed == weights && format!("{resumed_log:?}") == format!("{log:?}"));
+
+        let all: Vec<_> = tokens
+            .iter()
+            .cloned()
+            .map(|mut row| {
+                row.weight = f64::INFINITY;
+                row
+            })
+            .collect();
+        let io = MemoryIo::new().unwrap().with_rows("tokens", &all).unwrap();
+        let io = io.with_file("tokenizer", TOKENIZER_FILE, &fixture.tokenizer).unwrap();
+        let error = io.run(&sft, 1).unwrap_err();
+        assert!(error.message.contains("no step had a finite loss"), "{}", error.message);
     }
 
     #[test]

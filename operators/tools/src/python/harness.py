@@ -1,6 +1,6 @@
 # The program of a warm interpreter: reads calls, one JSON object a line, and answers each with one.
 # It is process 1 of its namespace, so it can kill everything a call may have left.
-import ctypes, json, os, resource, select, shutil, signal, sys, time
+import ctypes, json, os, resource, select, signal, sys, time
 
 settings = json.loads(sys.argv[1])
 libc = ctypes.CDLL(None, use_errno=True)
@@ -66,6 +66,16 @@ def shortened(text):
     return text[:half] + "\n... %d characters cut ...\n" % (len(text) - 2 * half) + text[-half:]
 
 
+def empty(folder):
+    os.chmod(folder, 0o700)
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            empty(entry.path)
+            os.rmdir(entry.path)
+        else:
+            os.unlink(entry.path)
+
+
 def run(call):
     read_in, write_in = os.pipe()
     read_out, write_out = os.pipe()
@@ -125,18 +135,17 @@ def run(call):
         if done == pid and status is None:
             status = code
     os.close(read_out)
-    for name in os.listdir(SCRATCH):
-        path = os.path.join(SCRATCH, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)
+    try:
+        empty(SCRATCH)
+        spent = False
+    except (OSError, RecursionError):
+        spent = True
     text = shortened(output.decode("utf-8", "replace"))
     if timed_out:
         text += "TimeoutError: the code took longer than %g seconds\n" % settings["wall"]
     elif os.WIFSIGNALED(status):
         text += "Killed: signal %d\n" % os.WTERMSIG(status)
-    return {"text": text, "ok": not timed_out and status == 0, "timed_out": timed_out}
+    return {"text": text, "ok": not timed_out and status == 0, "timed_out": timed_out, "spent": spent}
 
 
 answers = os.fdopen(os.dup(1), "w")

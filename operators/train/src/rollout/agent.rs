@@ -7,7 +7,7 @@ use operators::coa::render::{self, observation};
 use operators::coa::{answer, tags};
 use operators::tokens::Codec;
 use schemas::{Finish, Question, Role, Rollout, Segment};
-use tools::{Observation, Toolbox};
+use tools::{Observation, ToolError, Toolbox};
 
 /// When a rollout is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,10 +118,10 @@ impl Agent {
     }
 
     /// Runs the tool of a call. May be called on another thread.
-    pub fn use_tool(tools: &Toolbox, tag: &str, body: &str) -> (Observation, f64) {
+    pub fn use_tool(tools: &Toolbox, tag: &str, body: &str) -> Result<(Observation, f64), ToolError> {
         let began = Instant::now();
-        let observation = tools.call(tag, body);
-        (observation, began.elapsed().as_secs_f64())
+        let observation = tools.call(tag, body)?;
+        Ok((observation, began.elapsed().as_secs_f64()))
     }
 
     /// Takes in what a tool returned: ids to be read before the model writes on. `None` where there is no room for them;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use operators::tokens::Codec;
 use operators::{OperatorError, seed};
 use schemas::{Finish, Question, Rollout};
-use tools::{Observation, Toolbox};
+use tools::{Observation, ToolError, Toolbox};
 
 use super::agent::{Agent, Limits, Next};
 use super::sampling::{Sampling, draw};
@@ -114,7 +114,7 @@ impl Engine<'_> {
         nexts: Vec<Next>,
         done: &mut impl FnMut(Rollout) -> Result<(), OperatorError>,
     ) -> Result<(), OperatorError> {
-        let answers = self.answer(&nexts);
+        let answers = self.answer(&nexts)?;
         let mut ended: Vec<(usize, Finish)> = Vec::new();
         for (row, (next, answer)) in nexts.into_iter().zip(answers).enumerate() {
             match (next, answer) {
@@ -144,7 +144,7 @@ impl Engine<'_> {
     }
 
     /// Runs the tools of all calls, several at the same time.
-    fn answer(&self, nexts: &[Next]) -> Vec<Option<(Observation, f64)>> {
+    fn answer(&self, nexts: &[Next]) -> Result<Vec<Option<(Observation, f64)>>, OperatorError> {
         let calls: Vec<(usize, &str, &str)> = nexts
             .iter()
             .enumerate()
@@ -156,24 +156,25 @@ impl Engine<'_> {
         let mut answers: Vec<Option<(Observation, f64)>> = nexts.iter().map(|_| None).collect();
         let share = calls.len().div_ceil(self.tool_threads.max(1)).max(1);
         let tools = self.tools;
-        std::thread::scope(|scope| {
+        std::thread::scope(|scope| -> Result<(), OperatorError> {
             let threads: Vec<_> = calls
                 .chunks(share)
                 .map(|part| {
                     scope.spawn(move || {
                         part.iter()
-                            .map(|(row, tag, body)| (*row, Agent::use_tool(tools, tag, body)))
-                            .collect::<Vec<_>>()
+                            .map(|(row, tag, body)| Ok((*row, Agent::use_tool(tools, tag, body)?)))
+                            .collect::<Result<Vec<_>, ToolError>>()
                     })
                 })
                 .collect();
             for thread in threads {
-                for (row, answer) in thread.join().expect("a tool does not panic") {
+                for (row, answer) in thread.join().expect("a tool does not panic")? {
                     answers[row] = Some(answer);
                 }
             }
-        });
-        answers
+            Ok(())
+        })?;
+        Ok(answers)
     }
 
     /// Deals with calls of a rollout one after the other until it writes on or ends.
@@ -190,7 +191,7 @@ impl Engine<'_> {
                 Next::Write => return Ok(None),
                 Next::End(finish) => return Ok(Some(finish)),
                 Next::Call { tag, body } => {
-                    let (observation, seconds) = Agent::use_tool(self.tools, tag, &body);
+                    let (observation, seconds) = Agent::use_tool(self.tools, tag, &body)?;
                     next = self.observe(cache, row, agent, rollout_seed, tag, &observation, seconds)?;
                 }
             }
