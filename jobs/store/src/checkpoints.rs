@@ -5,7 +5,6 @@
 
 use std::path::{Path as LocalPath, PathBuf};
 
-use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use operators::{Checkpoint, OperatorError};
 use serde::{Deserialize, Serialize};
@@ -27,10 +26,11 @@ pub struct Checkpoints {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Manifest {
+pub(crate) struct Manifest {
     version: u32,
     step: u64,
-    attempt: String,
+    /// The attempt that saved it.
+    pub(crate) attempt: String,
     files: Vec<ManifestFile>,
 }
 
@@ -56,21 +56,10 @@ impl Checkpoints {
         }
     }
 
-    fn manifests(&self) -> Result<Vec<(u64, Path)>, StoreError> {
-        let listed = self.handle.block_on(self.store.list(&paths::checkpoints(&self.unit)))?;
-        let mut found: Vec<(u64, Path)> = listed
-            .into_iter()
-            .filter_map(|object| Some((paths::parse_checkpoint(&object.location)?, object.location)))
-            .collect();
-        found.sort();
-        Ok(found)
-    }
-
     /// The newest checkpoint, its files brought to the local disk and checked.
     pub fn newest(&self) -> Result<Option<Checkpoint>, OperatorError> {
-        let Some((step, path)) = self.manifests()?.pop() else { return Ok(None) };
-        let manifest: Option<Manifest> = self.handle.block_on(self.store.get_json(&path))?;
-        let Some(manifest) = manifest else { return Ok(None) };
+        let Some(manifest) = self.handle.block_on(self.store.newest_checkpoint(&self.unit))? else { return Ok(None) };
+        let step = manifest.step;
         let folder = self.scratch.join(format!("checkpoint-{step}"));
         std::fs::create_dir_all(&folder)?;
         for file in &manifest.files {
@@ -113,7 +102,7 @@ impl Checkpoints {
     }
 
     fn forget_old(&self) -> Result<(), OperatorError> {
-        let manifests = self.manifests()?;
+        let manifests = self.handle.block_on(self.store.checkpoint_manifests(&self.unit))?;
         for (step, path) in manifests.iter().rev().skip(KEPT) {
             let manifest: Option<Manifest> = self.handle.block_on(self.store.get_json(path))?;
             let Some(manifest) = manifest else { continue };
@@ -126,13 +115,31 @@ impl Checkpoints {
                     .map(|file| paths::checkpoint_file(&self.unit, *step, &manifest.attempt, &file.name)),
             );
             for path in gone {
-                match self.handle.block_on(self.store.objects().delete(&path)) {
-                    Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                    Err(error) => return Err(StoreError::object("delete", &self.store.uri(&path), error).into()),
-                }
+                self.handle.block_on(self.store.delete(&path))?;
             }
         }
         Ok(())
+    }
+}
+
+impl Store {
+    /// Step and place of every manifest of a unit, oldest first.
+    async fn checkpoint_manifests(&self, unit: &str) -> Result<Vec<(u64, Path)>, StoreError> {
+        let listed = self.list(&paths::checkpoints(unit)).await?;
+        let mut found: Vec<(u64, Path)> = listed
+            .into_iter()
+            .filter_map(|object| Some((paths::parse_checkpoint(&object.location)?, object.location)))
+            .collect();
+        found.sort();
+        Ok(found)
+    }
+
+    /// The manifest of a unit's newest checkpoint.
+    pub(crate) async fn newest_checkpoint(&self, unit: &str) -> Result<Option<Manifest>, StoreError> {
+        match self.checkpoint_manifests(unit).await?.pop() {
+            Some((_, path)) => self.get_json(&path).await,
+            None => Ok(None),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Delta tables: what people and SQL read.
 //!
-//! A table is brought in line with unit records by [`fold`]: the difference between the files that the records name and
+//! A table is brought in line with unit records by [`bring_in_line`]: the difference between the files that the records name and
 //! the files that are live in the table becomes one log entry. An entry that is lost to another committer, or that
 //! lands without our knowing, changes nothing: the next look at the table shows what is still missing.
 
@@ -24,17 +24,9 @@ use serde_json::json;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::paths::{self, PARTITION_COLUMN};
-use crate::record::{DataFile, UnitRecord};
+use crate::record::DataFile;
+use crate::stage::{Share, StageFold};
 use crate::store::Store;
-
-/// What a fold did to a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FoldOutcome {
-    /// The table was in line already.
-    Nothing,
-    /// A log entry was written.
-    At(i64),
-}
 
 /// A table of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,19 +61,26 @@ fn failed(store: &Store, folder: &Path, doing: &str, error: DeltaTableError) -> 
     }
 }
 
-/// Brings a table in line with the records of all units of its stage, in at most one log entry.
-pub async fn fold(
+/// How a look at a table ended.
+enum Look {
+    /// It is in line, or has been brought in line.
+    InLine,
+    /// A newer run has said what it is about: what this one may change has to be worked out anew.
+    Overtaken,
+}
+
+/// Brings a table in line with the units of a run, in at most one log entry. False where a newer run appeared meanwhile.
+pub(crate) async fn bring_in_line(
     store: &Store,
-    stage: &str,
+    fold: &StageFold<'_>,
     port: &str,
     table: TableDef,
-    run: &str,
-    records: &[Arc<UnitRecord>],
-) -> Result<FoldOutcome, StoreError> {
-    let folder = paths::table(stage, port, table);
+    share: &Share<'_>,
+) -> Result<bool, StoreError> {
+    let folder = paths::table(fold.stage, port, table);
     let log = log_store(store, &folder);
     let mut wanted: BTreeMap<String, (String, DataFile)> = BTreeMap::new();
-    for record in records {
+    for record in &share.units {
         for output in record.tables.iter().filter(|output| output.port == port) {
             for file in &output.files {
                 wanted.insert(file.path.clone(), (record.partition.clone(), file.clone()));
@@ -91,47 +90,67 @@ pub async fn fold(
 
     let mut tries = 0;
     loop {
-        let error = match try_fold(&log, stage, table, run, &wanted).await {
-            Ok(outcome) => return Ok(outcome),
+        let error = match look(store, &log, fold, table, share, &wanted).await {
+            Ok(Look::InLine) => return Ok(true),
+            Ok(Look::Overtaken) => return Ok(false),
             Err(error) => error,
         };
         // Lost to another committer, or landed without our knowing: the next look at the table tells which. A refusal
         // is looked at once more and no oftener: it will not pass by itself.
         tries += 1;
-        let failed = failed(store, &folder, "write", error);
+        let failed = match error {
+            LookError::Store(error) => error,
+            LookError::Table(error) => failed(store, &folder, "write", error),
+        };
         if tries == TRIES || (tries > 1 && failed.kind != StoreErrorKind::Unreachable) {
             return Err(failed);
         }
-        tracing::debug!(stage, port, error = failed.chain(), tries, "looking at the table again");
+        tracing::debug!(stage = fold.stage, port, error = failed.chain(), tries, "looking at the table again");
         tokio::time::sleep(Duration::from_millis(20 << tries)).await;
     }
 }
 
-async fn try_fold(
+/// Why a look failed.
+#[derive(Debug, thiserror::Error)]
+enum LookError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Table(#[from] DeltaTableError),
+}
+
+async fn look(
+    store: &Store,
     log: &LogStoreRef,
-    stage: &str,
+    fold: &StageFold<'_>,
     table: TableDef,
-    run: &str,
+    share: &Share<'_>,
     wanted: &BTreeMap<String, (String, DataFile)>,
-) -> Result<FoldOutcome, DeltaTableError> {
+) -> Result<Look, LookError> {
     if !log.is_delta_table_location().await? {
         create(log, table).await?;
     }
     let mut delta = DeltaTable::new(Arc::clone(log));
     delta.load().await?;
+    // After the load: a newer run that is not seen here can only write a later entry, and then ours fails.
+    if store.is_overtaken(fold.stage, fold.run, share).await? {
+        return Ok(Look::Overtaken);
+    }
     let snapshot = delta.snapshot()?;
     let mut missing = wanted.clone();
     let mut actions: Vec<Action> = Vec::new();
     for file in snapshot.log_data().iter() {
-        if missing.remove(file.path().as_ref()).is_none() {
+        let path = file.path();
+        let ours = paths::partition_of(&path).is_none_or(|partition| share.owns(partition));
+        if missing.remove(path.as_ref()).is_none() && ours {
             actions.push(Action::Remove(file.remove_action(true)));
         }
     }
     actions.extend(missing.into_values().map(|(partition, file)| Action::Add(add(partition, file))));
     if actions.is_empty() {
-        return Ok(FoldOutcome::Nothing);
+        return Ok(Look::InLine);
     }
-    let metadata = [("stage".to_owned(), json!(stage)), ("run".to_owned(), json!(run))];
+    let metadata = [("stage".to_owned(), json!(fold.stage)), ("run".to_owned(), json!(fold.run))];
     let properties =
         CommitProperties::default().with_max_retries(0).with_cleanup_expired_logs(Some(false)).with_metadata(metadata);
     let operation = DeltaOperation::Write {
@@ -140,8 +159,8 @@ async fn try_fold(
         predicate: None,
     };
     let entry = CommitBuilder::from(properties).with_actions(actions).build(Some(snapshot), Arc::clone(log), operation);
-    let done = entry.await?;
-    Ok(FoldOutcome::At(done.version() as i64))
+    entry.await?;
+    Ok(Look::InLine)
 }
 
 async fn create(log: &LogStoreRef, table: TableDef) -> Result<(), DeltaTableError> {

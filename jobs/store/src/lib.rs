@@ -7,7 +7,8 @@
 //!    alone. The first attempt wins, whatever the job queue believes; a second one, or one that was taken for dead and
 //!    wakes, finds the record there and changes nothing.
 //! 3. When all units of a stage are done, a fold brings each of its Delta tables in line with the records, in one log
-//!    entry. It works out the difference afresh every time, so running it early, late or twice is harmless.
+//!    entry. It works out the difference afresh every time, so running it early, late or twice is harmless. Where runs
+//!    overlap, a partition belongs to the newest run about it ([`stage`]).
 //!
 //! Stages read their inputs from unit records; people and SQL read the Delta tables.
 //!
@@ -22,17 +23,19 @@ mod parquet_io;
 mod paths;
 mod record;
 mod source;
+mod stage;
 mod store;
 mod transfer;
 
 pub use attempt::{AttemptIo, InputPort, UnitPlace};
 pub use checkpoints::Checkpoints;
-pub use delta::{FoldOutcome, StoredTable, fold, provider, tables};
+pub use delta::{StoredTable, provider, tables};
 pub use error::{StoreError, StoreErrorKind};
 pub use location::parse_store;
 pub use record::{
-    AttemptEnd, AttemptRecord, DataFile, FilesOutput, Outcome, RunEnd, RunRecord, StoredFile, TableOutput, UnitRecord,
-    UnitWant,
+    AttemptEnd, AttemptRecord, DataFile, FilesOutput, Outcome, RunEnd, RunRecord, StageRecord, StoredFile, TableOutput,
+    UnitRecord, UnitWant,
 };
 pub use source::{SourceListing, list_source};
+pub use stage::{Scope, StageFold, StageUnits};
 pub use store::{Created, Store};

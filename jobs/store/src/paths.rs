@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! store.json                                                     which pipeline the store belongs to
-//! runs/<run>.json, runs/<run>.end.json                           what was asked for, how it ended
-//! attempts/<run>/<stage>/<partition>.<attempt>[.end].json        tries at units: begun, failed
+//! runs/<run>.json, .end.json, .cancel.json                       what was asked for, how it ended, that it should end
+//! attempts/<stage>/<fingerprint>/<partition>.<inputs>.<n>[.end].json   tries at units: begun, failed
 //! units/<stage>/<fingerprint>/<partition>.<inputs>.json          unit records: done
+//! stages/<stage>/<run>.json                                      stage records: the units that make up its tables
 //! tables/<stage>/<port>/<table>.v<version>/_delta_log/…          written by the fold
 //! tables/<stage>/<port>/<table>.v<version>/partition=<p>/<attempt>-<n>.parquet
 //! files/<stage>/<port>/<partition>/<attempt>/<name>              files of output ports
@@ -14,6 +15,8 @@
 use object_store::path::Path;
 use schemas::TableDef;
 
+use crate::record::UnitWant;
+
 /// What a store is laid out in.
 pub(crate) const STORE: &str = "store.json";
 
@@ -21,28 +24,72 @@ pub(crate) fn runs() -> Path {
     Path::from("runs")
 }
 
-pub(crate) fn run(run: &str) -> Path {
-    Path::from(format!("runs/{run}.json"))
+pub(crate) fn run(run: u64) -> Path {
+    Path::from(format!("runs/{run:09}.json"))
 }
 
-pub(crate) fn run_end(run: &str) -> Path {
-    Path::from(format!("runs/{run}.end.json"))
+pub(crate) fn run_end(run: u64) -> Path {
+    Path::from(format!("runs/{run:09}.end.json"))
+}
+
+pub(crate) fn run_cancel(run: u64) -> Path {
+    Path::from(format!("runs/{run:09}.cancel.json"))
+}
+
+/// The number of a run's first record.
+pub(crate) fn parse_run(path: &Path) -> Option<u64> {
+    path.filename()?.strip_suffix(".json")?.parse().ok()
 }
 
 pub(crate) fn attempts() -> Path {
     Path::from("attempts")
 }
 
-pub(crate) fn attempts_of(run: &str) -> Path {
-    Path::from(format!("attempts/{run}"))
+pub(crate) fn attempts_of(stage: &str, fingerprint: &str) -> Path {
+    Path::from(format!("attempts/{stage}/{fingerprint}"))
 }
 
-pub(crate) fn attempt(run: &str, stage: &str, partition: &str, attempt: &str) -> Path {
-    Path::from(format!("attempts/{run}/{stage}/{partition}.{attempt}.json"))
+pub(crate) fn attempt(want: &UnitWant, number: u32) -> Path {
+    let UnitWant { stage, fingerprint, partition, inputs } = want;
+    Path::from(format!("attempts/{stage}/{fingerprint}/{partition}.{inputs}.{number:04}.json"))
 }
 
-pub(crate) fn attempt_end(run: &str, stage: &str, partition: &str, attempt: &str) -> Path {
-    Path::from(format!("attempts/{run}/{stage}/{partition}.{attempt}.end.json"))
+pub(crate) fn attempt_end(want: &UnitWant, number: u32) -> Path {
+    let UnitWant { stage, fingerprint, partition, inputs } = want;
+    Path::from(format!("attempts/{stage}/{fingerprint}/{partition}.{inputs}.{number:04}.end.json"))
+}
+
+/// Unit, number, and whether it is the attempt's end.
+pub(crate) fn parse_attempt(path: &Path) -> Option<(UnitWant, u32, bool)> {
+    let (stage, fingerprint, name) = three(path, "attempts")?;
+    let (name, end) = match name.strip_suffix(".end.json") {
+        Some(name) => (name, true),
+        None => (name.strip_suffix(".json")?, false),
+    };
+    let (unit, number) = name.rsplit_once('.')?;
+    let (partition, inputs) = unit.rsplit_once('.')?;
+    let (partition, inputs) = (partition.to_owned(), inputs.to_owned());
+    Some((UnitWant { stage: stage.to_owned(), fingerprint: fingerprint.to_owned(), partition, inputs }, number.parse().ok()?, end))
+}
+
+/// The last three parts of a path whose first is `root`.
+fn three<'a>(path: &'a Path, root: &str) -> Option<(&'a str, &'a str, &'a str)> {
+    let mut parts = path.as_ref().split('/');
+    (parts.next()? == root).then_some(())?;
+    let found = (parts.next()?, parts.next()?, parts.next()?);
+    parts.next().is_none().then_some(found)
+}
+
+pub(crate) fn all_stage_records() -> Path {
+    Path::from("stages")
+}
+
+pub(crate) fn stage_records(stage: &str) -> Path {
+    Path::from(format!("stages/{stage}"))
+}
+
+pub(crate) fn stage_record(stage: &str, run: u64) -> Path {
+    Path::from(format!("stages/{stage}/{run:09}.json"))
 }
 
 pub(crate) fn units(stage: &str) -> Path {
@@ -57,8 +104,17 @@ pub(crate) fn all_units() -> Path {
     Path::from("units")
 }
 
-pub(crate) fn unit(stage: &str, fingerprint: &str, partition: &str, inputs: &str) -> Path {
+pub(crate) fn unit(want: &UnitWant) -> Path {
+    let UnitWant { stage, fingerprint, partition, inputs } = want;
     Path::from(format!("units/{stage}/{fingerprint}/{partition}.{inputs}.json"))
+}
+
+/// The unit of a record.
+pub(crate) fn parse_unit(path: &Path) -> Option<UnitWant> {
+    let (stage, fingerprint, name) = three(path, "units")?;
+    let (partition, inputs) = name.strip_suffix(".json")?.rsplit_once('.')?;
+    let (partition, inputs) = (partition.to_owned(), inputs.to_owned());
+    Some(UnitWant { stage: stage.to_owned(), fingerprint: fingerprint.to_owned(), partition, inputs })
 }
 
 /// The folder of a table, relative to the store.
@@ -87,6 +143,12 @@ pub(crate) fn parse_table(folder: &Path) -> Option<(String, String, String, u32)
 /// the value of a partition column from the path.
 pub(crate) fn data_file(partition: &str, attempt: &str, number: usize) -> String {
     format!("{PARTITION_COLUMN}={partition}/{attempt}-{number:05}.parquet")
+}
+
+/// The partition of a data file.
+pub(crate) fn partition_of(file: &str) -> Option<&str> {
+    let (folder, _) = file.split_once('/')?;
+    folder.strip_prefix(PARTITION_COLUMN)?.strip_prefix('=')
 }
 
 /// The column every table is partitioned by.
@@ -136,6 +198,22 @@ mod tests {
         assert_ne!(a, b);
         assert!(a.starts_with("a_b.jsonl-"), "{a}");
         assert!(!partition_name("").is_empty());
+    }
+
+    #[test]
+    fn units_and_attempts_are_read_back() {
+        let part = |text: &str| text.to_owned();
+        let want = UnitWant {
+            stage: part("ingest"),
+            fingerprint: part("f0"),
+            partition: part("2026-01-01.a.jsonl"),
+            inputs: part("0123456789ab"),
+        };
+        assert_eq!(parse_unit(&unit(&want)), Some(want.clone()));
+        assert_eq!(parse_attempt(&attempt(&want, 3)), Some((want.clone(), 3, false)));
+        assert_eq!(parse_attempt(&attempt_end(&want, 12)), Some((want, 12, true)));
+        assert_eq!(parse_run(&run(17)), Some(17));
+        assert_eq!(parse_run(&run_end(17)), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Every record carries a version; all past versions stay readable. Times are for people, no decision reads them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub struct UnitRecord {
     /// The unit's key.
     pub unit: String,
     /// The run that did it.
-    pub run: String,
+    pub run: u64,
     /// The stage.
     pub stage: String,
     /// The operator.
@@ -108,6 +108,16 @@ pub struct StoredFile {
 }
 
 impl UnitRecord {
+    /// What this is the record of.
+    pub fn want(&self) -> UnitWant {
+        UnitWant {
+            stage: self.stage.clone(),
+            fingerprint: self.fingerprint.clone(),
+            partition: self.partition.clone(),
+            inputs: self.inputs.clone(),
+        }
+    }
+
     /// Digest of what the unit wrote to a port: equal bytes give equal digests, whichever attempt wrote them.
     pub fn digest(&self, port: &str) -> String {
         let mut text = String::new();
@@ -131,7 +141,7 @@ impl UnitRecord {
 }
 
 /// A unit that a plan wants done: what its record's key is made of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct UnitWant {
     /// The stage.
     pub stage: String,
@@ -156,12 +166,14 @@ impl UnitWant {
 pub struct RunRecord {
     /// Version of this layout.
     pub version: u32,
-    /// The run's id; ids sort by time.
-    pub run: String,
+    /// The run's number. Numbers grow by one from run to run, whatever clocks say.
+    pub run: u64,
     /// The pipeline's name.
     pub pipeline: String,
     /// Where its file was, for people.
     pub path: String,
+    /// The folder that relative sources are looked for in.
+    pub folder: String,
     /// Its text.
     pub text: String,
     /// The seed.
@@ -170,10 +182,12 @@ pub struct RunRecord {
     pub resolved: Value,
     /// What was selected, as given on the command line; empty for everything.
     pub select: Vec<String>,
+    /// The partitions it is about; none for all of them.
+    pub partitions: Option<Vec<String>>,
     /// Whether finished units were to be done again.
     pub force: bool,
     /// The run this one goes on with.
-    pub resumes: Option<String>,
+    pub resumes: Option<u64>,
     /// The worker that began it.
     pub worker: String,
     /// When.
@@ -197,6 +211,21 @@ pub struct RunEnd {
     pub finished: String,
     /// Seconds from start to end.
     pub seconds: f64,
+}
+
+/// What a run changes of a stage's tables; written before it changes them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageRecord {
+    /// Version of this layout.
+    pub version: u32,
+    /// The run.
+    pub run: u64,
+    /// The partitions it is about; none for all there are.
+    pub about: Option<BTreeSet<String>>,
+    /// The units it puts there: those that did not stand there before.
+    pub units: Vec<UnitRecord>,
+    /// Partitions that are gone.
+    pub gone: Vec<String>,
 }
 
 /// How something ended.
@@ -227,16 +256,15 @@ impl Outcome {
 pub struct AttemptRecord {
     /// Version of this layout.
     pub version: u32,
-    /// The attempt's id.
+    /// The attempt's id: what its data is named after.
     pub attempt: String,
-    /// The unit's key.
-    pub unit: String,
+    /// Which try at the unit it is, from 1, over all runs. The highest number has the unit.
+    pub number: u32,
+    /// The unit.
+    #[serde(flatten)]
+    pub want: UnitWant,
     /// The run.
-    pub run: String,
-    /// The stage.
-    pub stage: String,
-    /// The partition.
-    pub partition: String,
+    pub run: u64,
     /// The worker.
     pub worker: String,
     /// When it began.

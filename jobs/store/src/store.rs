@@ -1,6 +1,6 @@
 //! The store itself: typed access to its records.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -174,7 +174,7 @@ impl Store {
         Ok(listed.common_prefixes)
     }
 
-    async fn get_all<T: DeserializeOwned + Send>(&self, paths: Vec<Path>) -> Result<Vec<T>, StoreError> {
+    pub(crate) async fn get_all<T: DeserializeOwned + Send>(&self, paths: Vec<Path>) -> Result<Vec<T>, StoreError> {
         let read = paths.into_iter().map(|path| async move { self.get_json::<T>(&path).await });
         let found: Vec<Option<T>> = futures::stream::iter(read).buffered(READERS).try_collect().await?;
         Ok(found.into_iter().flatten().collect())
@@ -182,13 +182,20 @@ impl Store {
 
     /// The record of a unit, if it is done.
     pub async fn unit(&self, want: &UnitWant) -> Result<Option<UnitRecord>, StoreError> {
-        self.get_json(&paths::unit(&want.stage, &want.fingerprint, &want.partition, &want.inputs)).await
+        self.get_json(&paths::unit(want)).await
     }
 
-    /// All records of a stage, of every fingerprint.
-    pub async fn units(&self, stage: &str) -> Result<Vec<UnitRecord>, StoreError> {
-        let listed = self.list(&paths::units(stage)).await?;
-        self.get_all(listed.into_iter().map(|object| object.location).collect()).await
+    /// The records of these units, in their order; an error where one is not there.
+    pub async fn unit_records(&self, wants: &[UnitWant]) -> Result<Vec<UnitRecord>, StoreError> {
+        let read = wants.iter().map(|want| async move {
+            let path = paths::unit(want);
+            let found = self.get_json::<UnitRecord>(&path).await?;
+            found.ok_or_else(|| {
+                StoreError::new(StoreErrorKind::NotFound, format!("`{}` is gone", self.uri(&path)))
+                    .hint("its unit is done again by `coa run`")
+            })
+        });
+        futures::stream::iter(read).buffered(READERS).try_collect().await
     }
 
     /// All records of all stages.
@@ -199,8 +206,7 @@ impl Store {
 
     /// Records a finished unit, unless another attempt already did.
     pub async fn commit_unit(&self, record: &UnitRecord) -> Result<Created<UnitRecord>, StoreError> {
-        let path = paths::unit(&record.stage, &record.fingerprint, &record.partition, &record.inputs);
-        let created = self.create_json(&path, record).await?;
+        let created = self.create_json(&paths::unit(&record.want()), record).await?;
         Ok(match created {
             // Our own write, retried by the client after an answer that got lost.
             Created::Theirs(theirs) if theirs.attempt == record.attempt => Created::Ours,
@@ -208,75 +214,184 @@ impl Store {
         })
     }
 
-    /// Forgets the finished units of a stage under one fingerprint, so that they are done again. Their data stays.
+    /// Forgets the units of a stage under one fingerprint, so that they are done again from nothing: their records,
+    /// attempts and checkpoints. Their data stays.
     pub async fn forget_units(&self, stage: &str, fingerprint: &str) -> Result<(), StoreError> {
-        for object in self.list(&paths::units_of(stage, fingerprint)).await? {
-            match self.objects.delete(&object.location).await {
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(StoreError::object("delete", &self.uri(&object.location), error)),
-            }
+        let units = self.list(&paths::units_of(stage, fingerprint)).await?;
+        let attempts = self.list(&paths::attempts_of(stage, fingerprint)).await?;
+        let tried: HashSet<UnitWant> = attempts
+            .iter()
+            .filter_map(|object| Some(paths::parse_attempt(&object.location)?.0))
+            .chain(units.iter().filter_map(|object| paths::parse_unit(&object.location)))
+            .collect();
+        // Records last: cut short, this leaves units that are done, and not such as go on from what was to be forgotten.
+        for want in tried {
+            self.forget_checkpoints(&want.key()).await?;
+        }
+        for object in attempts.into_iter().chain(units) {
+            self.delete(&object.location).await?;
         }
         Ok(())
     }
 
-    /// Records a run that begins.
-    pub async fn begin_run(&self, record: &RunRecord) -> Result<(), StoreError> {
-        self.create_json(&paths::run(&record.run), record).await.map(|_| ())
+    /// Deletes the checkpoints of a unit, so that the next attempt begins anew.
+    pub async fn forget_checkpoints(&self, unit: &str) -> Result<(), StoreError> {
+        let mut found = self.list(&paths::checkpoints(unit)).await?;
+        // Manifests first: without them the files are invisible.
+        found.sort_by_key(|object| paths::parse_checkpoint(&object.location).is_none());
+        for object in found {
+            self.delete(&object.location).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes an object that may be gone already.
+    pub(crate) async fn delete(&self, path: &Path) -> Result<(), StoreError> {
+        match self.objects.delete(path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(StoreError::object("delete", &self.uri(path), error)),
+        }
+    }
+
+    /// Records a run that begins, under the next free number.
+    pub async fn begin_run(&self, mut record: RunRecord) -> Result<RunRecord, StoreError> {
+        record.run = self.run_numbers().await?.last().copied().unwrap_or(0) + 1;
+        loop {
+            match self.create_json(&paths::run(record.run), &record).await? {
+                Created::Theirs(theirs) if theirs != record => record.run += 1,
+                _ => return Ok(record),
+            }
+        }
     }
 
     /// Records how a run ended.
-    pub async fn end_run(&self, run: &str, end: &RunEnd) -> Result<(), StoreError> {
+    pub async fn end_run(&self, run: u64, end: &RunEnd) -> Result<(), StoreError> {
         self.create_json(&paths::run_end(run), end).await.map(|_| ())
     }
 
-    /// All runs with how they ended, oldest first.
-    pub async fn runs(&self) -> Result<Vec<(RunRecord, Option<RunEnd>)>, StoreError> {
+    /// The numbers of all runs, in order.
+    pub async fn run_numbers(&self) -> Result<Vec<u64>, StoreError> {
         let listed = self.list(&paths::runs()).await?;
-        let runs = listed.into_iter().map(|object| object.location);
-        let runs = runs.filter(|path| !path.as_ref().ends_with(".end.json")).collect();
-        let mut found = Vec::new();
-        for record in self.get_all::<RunRecord>(runs).await? {
-            let end = self.get_json(&paths::run_end(&record.run)).await?;
-            found.push((record, end));
-        }
-        Ok(found)
+        Ok(listed.iter().filter_map(|object| paths::parse_run(&object.location)).collect())
     }
 
-    /// Records an attempt that begins.
-    pub async fn begin_attempt(&self, record: &AttemptRecord) -> Result<(), StoreError> {
-        let path = paths::attempt(&record.run, &record.stage, &record.partition, &record.attempt);
-        self.create_json(&path, record).await.map(|_| ())
+    /// A run, if there is one of this number, and how it ended.
+    pub async fn run(&self, run: u64) -> Result<Option<(RunRecord, Option<RunEnd>)>, StoreError> {
+        let Some(record) = self.get_json(&paths::run(run)).await? else { return Ok(None) };
+        Ok(Some((record, self.get_json(&paths::run_end(run)).await?)))
+    }
+
+    /// The run with the highest number, and how it ended.
+    pub async fn last_run(&self) -> Result<Option<(RunRecord, Option<RunEnd>)>, StoreError> {
+        match self.run_numbers().await?.last() {
+            Some(run) => self.run(*run).await,
+            None => Ok(None),
+        }
+    }
+
+    /// All runs with how they ended, in order.
+    pub async fn runs(&self) -> Result<Vec<(RunRecord, Option<RunEnd>)>, StoreError> {
+        let read = self.run_numbers().await?.into_iter().map(|run| self.run(run));
+        let found: Vec<_> = futures::stream::iter(read).buffered(READERS).try_collect().await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Asks a run to end, wherever it runs.
+    pub async fn cancel_run(&self, run: u64) -> Result<(), StoreError> {
+        self.create_json(&paths::run_cancel(run), &serde_json::json!({ "version": RECORD_VERSION })).await.map(|_| ())
+    }
+
+    /// Whether a run was asked to end.
+    pub async fn is_cancelled(&self, run: u64) -> Result<bool, StoreError> {
+        Ok(self.get_bytes(&paths::run_cancel(run)).await?.is_some())
+    }
+
+    /// Begins an attempt at a unit: takes the next number and with it the unit from whoever had it.
+    pub async fn begin_attempt(&self, mut record: AttemptRecord) -> Result<AttemptRecord, StoreError> {
+        record.number = 1;
+        loop {
+            match self.create_json(&paths::attempt(&record.want, record.number), &record).await? {
+                Created::Theirs(theirs) if theirs.attempt != record.attempt => record.number = theirs.number + 1,
+                _ => return Ok(record),
+            }
+        }
+    }
+
+    /// Whether a later attempt at the same unit has begun.
+    pub async fn is_superseded(&self, attempt: &AttemptRecord) -> Result<bool, StoreError> {
+        Ok(self.get_bytes(&paths::attempt(&attempt.want, attempt.number + 1)).await?.is_some())
     }
 
     /// Records that an attempt ended without finishing its unit.
     pub async fn end_attempt(&self, record: &AttemptRecord, end: &AttemptEnd) -> Result<(), StoreError> {
-        let path = paths::attempt_end(&record.run, &record.stage, &record.partition, &record.attempt);
-        self.create_json(&path, end).await.map(|_| ())
+        self.create_json(&paths::attempt_end(&record.want, record.number), end).await.map(|_| ())
     }
 
-    /// All attempts with how they ended where they failed, oldest first.
-    pub async fn attempts(&self) -> Result<Vec<(AttemptRecord, Option<AttemptEnd>)>, StoreError> {
-        self.attempts_below(&paths::attempts()).await
-    }
-
-    /// The attempts of one run.
-    pub async fn attempts_of(&self, run: &str) -> Result<Vec<(AttemptRecord, Option<AttemptEnd>)>, StoreError> {
-        self.attempts_below(&paths::attempts_of(run)).await
-    }
-
-    async fn attempts_below(&self, prefix: &Path) -> Result<Vec<(AttemptRecord, Option<AttemptEnd>)>, StoreError> {
-        let listed = self.list(prefix).await?;
-        let (ends, begins): (Vec<Path>, Vec<Path>) =
-            listed.into_iter().map(|object| object.location).partition(|path| path.as_ref().ends_with(".end.json"));
-        let ends: HashSet<Path> = ends.into_iter().collect();
-        let records = self.get_all::<AttemptRecord>(begins).await?;
-        let mut found = Vec::new();
-        for record in records {
-            let path = paths::attempt_end(&record.run, &record.stage, &record.partition, &record.attempt);
-            let end = if ends.contains(&path) { self.get_json(&path).await? } else { None };
-            found.push((record, end));
+    /// The attempts right before this one that ended without a word and left no checkpoint: newest first. Their process
+    /// died, or their machine.
+    pub async fn silent_attempts(&self, attempt: &AttemptRecord) -> Result<Vec<AttemptRecord>, StoreError> {
+        let saved = self.newest_checkpoint(&attempt.want.key()).await?;
+        let mut silent = Vec::new();
+        for number in (1..attempt.number).rev() {
+            if self.get_bytes(&paths::attempt_end(&attempt.want, number)).await?.is_some() {
+                break;
+            }
+            let Some(before) = self.get_json::<AttemptRecord>(&paths::attempt(&attempt.want, number)).await? else {
+                break;
+            };
+            if saved.as_ref().is_some_and(|manifest| manifest.attempt == before.attempt) {
+                break;
+            }
+            silent.push(before);
         }
-        found.sort_by(|a, b| a.0.attempt.cmp(&b.0.attempt));
+        Ok(silent)
+    }
+
+    /// All attempts with how they ended where they failed.
+    pub async fn attempts(&self) -> Result<Vec<(AttemptRecord, Option<AttemptEnd>)>, StoreError> {
+        let listed = self.list(&paths::attempts()).await?;
+        let (mut begun, mut ended) = (Vec::new(), HashSet::new());
+        for (want, number, end) in listed.iter().filter_map(|object| paths::parse_attempt(&object.location)) {
+            if end {
+                ended.insert((want, number));
+            } else {
+                begun.push((want, number));
+            }
+        }
+        let ended = &ended;
+        let read = begun.into_iter().map(|(want, number)| async move {
+            let record = self.get_json::<AttemptRecord>(&paths::attempt(&want, number)).await?;
+            let end = match ended.contains(&(want.clone(), number)) {
+                true => self.get_json(&paths::attempt_end(&want, number)).await?,
+                false => None,
+            };
+            Ok::<_, StoreError>(record.map(|record| (record, end)))
+        });
+        let found: Vec<_> = futures::stream::iter(read).buffered(READERS).try_collect().await?;
+        let mut found: Vec<(AttemptRecord, Option<AttemptEnd>)> = found.into_iter().flatten().collect();
+        found.sort_by(|a, b| (a.0.run, &a.0.attempt).cmp(&(b.0.run, &b.0.attempt)));
         Ok(found)
+    }
+
+    /// How the last attempt at each unit of a stage stands that has begun: with its end where it has one.
+    pub async fn last_attempts(
+        &self,
+        stage: &str,
+        fingerprint: &str,
+    ) -> Result<HashMap<UnitWant, (u32, Option<AttemptEnd>)>, StoreError> {
+        let mut last: HashMap<UnitWant, (u32, bool)> = HashMap::new();
+        for object in self.list(&paths::attempts_of(stage, fingerprint)).await? {
+            let Some((want, number, end)) = paths::parse_attempt(&object.location) else { continue };
+            let entry = last.entry(want).or_default();
+            *entry = (*entry).max((number, end));
+        }
+        let read = last.into_iter().map(|(want, (number, ended))| async move {
+            let end = match ended {
+                true => self.get_json(&paths::attempt_end(&want, number)).await?,
+                false => None,
+            };
+            Ok::<_, StoreError>((want, (number, end)))
+        });
+        futures::stream::iter(read).buffered(READERS).try_collect().await
     }
 }
