@@ -3,19 +3,60 @@
 //! A unit is done when its record exists under the key made of the stage's fingerprint, the partition and a digest of
 //! everything it reads. Nothing else counts: not the queue, not the clock, not the tables.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures::future::try_join_all;
 use operators::{Payload, SourceObject, Split};
 use pipelines::{Pipeline, Selection, Stage};
 use serde_json::Value;
-use store::{InputPort, Outcome, Store, StoreError, StoreErrorKind, UnitRecord, UnitWant, list_source};
+use store::{
+    AttemptEnd, Outcome, Scope, StageUnits, Store, StoreError, StoreErrorKind, UnitRecord, UnitWant, list_source,
+};
 
 use crate::error::CommandError;
+use crate::partitions::Partitions;
+
+/// What a plan is to be about.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The stages.
+    pub selection: Selection,
+    /// The partitions; all where there is none.
+    pub partitions: Option<Partitions>,
+    /// Which of the units that are not done.
+    pub which: Which,
+    /// Whether finished units are to be done again.
+    pub force: bool,
+    /// Where relative sources begin.
+    pub folder: PathBuf,
+}
+
+impl Request {
+    /// Everything that is not done, of these stages, with relative sources below the current directory.
+    pub fn of(selection: Selection) -> Self {
+        let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        Self { selection, partitions: None, which: Which::Due, force: false, folder }
+    }
+}
+
+/// Which of the units that are not done a plan lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Which {
+    /// All of them.
+    #[default]
+    Due,
+    /// Those that were never done, whatever with.
+    Missing,
+    /// Those whose last attempt failed.
+    Failed,
+}
 
 /// One unit of a pipeline.
+#[derive(Debug)]
 pub struct Unit {
     /// Index of its stage.
     pub stage: usize,
@@ -23,8 +64,8 @@ pub struct Unit {
     pub partition: String,
     /// Which of a numbered stage's units it is.
     pub number: u32,
-    /// The source objects it reads, with what changes when their content does.
-    pub objects: Vec<(SourceObject, String)>,
+    /// The source objects it reads.
+    pub objects: Vec<SourceObject>,
     /// For each binding of the stage, the units it reads from.
     pub reads: Vec<Vec<usize>>,
     /// Whether it is done.
@@ -77,60 +118,67 @@ impl fmt::Display for Reason {
 pub struct Plan {
     /// The pipeline.
     pub pipeline: Arc<Pipeline>,
-    /// Which stages the command is about.
-    pub selection: Selection,
+    /// What it is about.
+    pub request: Request,
     /// The units, stage by stage in the pipeline's order.
     pub units: Vec<Unit>,
+    /// Objects of each stage's source that were passed over, by reason.
+    pub passed_over: BTreeMap<String, BTreeMap<&'static str, u64>>,
     by_stage: Vec<Range<usize>>,
-    /// For each unit, the units that read from it.
+    /// For each unit, the units that read from it, once for every time they do.
     readers: Vec<Vec<usize>>,
-    records: Vec<StageRecords>,
-    failures: HashMap<String, String>,
-    forced: bool,
+    store: Option<Store>,
+    known: Vec<Known>,
+    /// Units that are due and not asked for.
+    left_out: HashSet<usize>,
 }
 
+/// What the store knows of a stage.
 #[derive(Default)]
-struct StageRecords {
-    by_key: HashMap<(String, String, String), Arc<UnitRecord>>,
-    /// The newest record of each partition, for telling what changed.
-    newest: HashMap<String, Arc<UnitRecord>>,
+struct Known {
+    units: StageUnits,
+    /// A record of each old fingerprint, for telling what changed.
+    before: HashMap<String, Option<Arc<UnitRecord>>>,
+    attempts: Option<HashMap<UnitWant, (u32, Option<AttemptEnd>)>>,
 }
 
 /// The partition of a stage that is not cut into several.
-const WHOLE: &str = "all";
+pub(crate) const WHOLE: &str = "all";
 
 impl Plan {
     /// Lists sources and records and works out every unit's state. Without a store nothing is done.
     pub async fn make(
         pipeline: Arc<Pipeline>,
-        selection: Selection,
+        request: Request,
         store: Option<&Store>,
-        forced: bool,
     ) -> Result<Self, CommandError> {
         let mut plan = Self {
             units: Vec::new(),
+            passed_over: BTreeMap::new(),
             by_stage: Vec::new(),
             readers: Vec::new(),
-            records: Vec::new(),
-            failures: HashMap::new(),
+            store: store.cloned(),
+            known: Vec::new(),
+            left_out: HashSet::new(),
             pipeline,
-            selection,
-            forced,
+            request,
         };
         plan.expand().await?;
-        for stage in &plan.pipeline.stages {
-            let records = match store {
-                Some(store) => StageRecords::of(store.units(&stage.name).await?),
-                None => StageRecords::default(),
-            };
-            plan.records.push(records);
+        plan.known = match store {
+            Some(store) => {
+                let stages = plan.pipeline.stages.iter().map(|stage| store.stage_units(&stage.name));
+                let found = try_join_all(stages).await?;
+                found.into_iter().map(|units| Known { units, ..Known::default() }).collect()
+            }
+            None => plan.pipeline.stages.iter().map(|_| Known::default()).collect(),
+        };
+        // Stages stand after what they read from, so what a stage reads is known when it is looked at.
+        for stage in 0..plan.pipeline.stages.len() {
+            let units: Vec<usize> = plan.units_of(stage).collect();
+            plan.look_at(&units).await?;
+            plan.explain(&units).await?;
         }
-        if let Some(store) = store {
-            plan.failures = last_failures(store).await?;
-        }
-        for index in 0..plan.units.len() {
-            plan.units[index].state = plan.look(index);
-        }
+        plan.leave_out();
         Ok(plan)
     }
 
@@ -154,7 +202,7 @@ impl Plan {
                         let key = (stage_index(&pipeline, &binding.stage), unit.partition.clone());
                         by_partition.get(&key).copied().into_iter().collect()
                     };
-                    if reads.is_empty() {
+                    if reads.is_empty() && self.request.partitions.is_none() {
                         return Err(CommandError::Usage {
                             message: format!(
                                 "stage `{}`: input `{}` has no partition `{}` in `{}`",
@@ -175,18 +223,24 @@ impl Plan {
             }
             self.by_stage.push(begin..self.units.len());
         }
-        Ok(())
+        match &self.request.partitions {
+            Some(partitions) if self.units.iter().all(|unit| unit.objects.is_empty()) => Err(CommandError::Usage {
+                message: format!("no partition is in {partitions}"),
+                hint: Some("`coa plan FILE --json` lists those there are".to_owned()),
+            }),
+            _ => Ok(()),
+        }
     }
 
-    /// The partitions of a stage.
+    /// The units of a stage, those in question if only some partitions are.
     async fn cut(
-        &self,
+        &mut self,
         index: usize,
         stage: &Stage,
         split: &Split,
         upstream: &[Range<usize>],
     ) -> Result<Vec<Unit>, CommandError> {
-        let unit = |partition: String, number: u32, objects: Vec<(SourceObject, String)>| Unit {
+        let unit = |partition: String, number: u32, objects: Vec<SourceObject>| Unit {
             stage: index,
             partition,
             number,
@@ -194,25 +248,34 @@ impl Plan {
             reads: Vec::new(),
             state: UnitState::Due(Reason::New),
         };
+        let some = self.request.partitions.is_some();
         Ok(match split {
+            // They read all partitions, or have nothing to do with any: not what some partitions are about.
+            Split::Whole | Split::Numbered(_) if some => Vec::new(),
             Split::Whole => vec![unit(WHOLE.to_owned(), 0, Vec::new())],
             Split::Numbered(count) => {
                 (0..*count).map(|number| unit(format!("{number:05}"), number, Vec::new())).collect()
             }
+            Split::PerPartition if stage.inputs.iter().any(|binding| binding.port.whole) && some => Vec::new(),
             Split::PerPartition => {
                 let first = self.units[upstream[0].clone()].iter();
                 first.map(|read| unit(read.partition.clone(), 0, Vec::new())).collect()
             }
             Split::PerObject(pattern) => {
-                let listed = list_source(pattern).await?;
-                if listed.iter().all(|found| found.object.size == 0) {
-                    let what = if listed.len() == 1 { "is empty" } else { "matches only empty objects" };
+                let listing = list_source(pattern, &self.request.folder).await?;
+                let mut found = listing.partitions;
+                if found.iter().flat_map(|partition| &partition.objects).all(|object| object.size == 0) {
+                    let what = if found.len() == 1 { "is empty" } else { "matches only empty objects" };
                     return Err(CommandError::Usage {
                         message: format!("stage `{}`: the source `{pattern}` {what}", stage.name),
                         hint: Some("fetch it again or name another".to_owned()),
                     });
                 }
-                listed.into_iter().map(|found| unit(found.partition, 0, vec![(found.object, found.version)])).collect()
+                self.passed_over.insert(stage.name.clone(), listing.passed_over);
+                if let Some(partitions) = &self.request.partitions {
+                    found = partitions.choose(pattern, found)?;
+                }
+                found.into_iter().map(|partition| unit(partition.name, 0, partition.objects)).collect()
             }
         })
     }
@@ -222,9 +285,9 @@ impl Plan {
         &self.pipeline.stages[self.units[unit].stage]
     }
 
-    /// Whether a unit's stage is selected.
+    /// Whether a unit is asked for.
     pub fn selected(&self, unit: usize) -> bool {
-        self.selection.contains(&self.stage(unit).name)
+        self.request.selection.contains(&self.stage(unit).name) && !self.left_out.contains(&unit)
     }
 
     /// The record of a unit, if it is done.
@@ -235,12 +298,17 @@ impl Plan {
         }
     }
 
+    /// How many of the units it reads from are not done.
+    pub fn missing(&self, unit: usize) -> usize {
+        self.units[unit].reads.iter().flatten().filter(|upstream| self.record(**upstream).is_none()).count()
+    }
+
     /// The key a unit's record has; known when everything it reads is done.
     pub fn want(&self, unit: usize) -> Option<UnitWant> {
         let stage = self.stage(unit);
         let mut read = String::new();
-        for (object, version) in &self.units[unit].objects {
-            read.push_str(&format!("object {} {version}\n", object.uri));
+        for object in &self.units[unit].objects {
+            read.push_str(&format!("object {} {}\n", object.name, object.version));
         }
         for (binding, units) in stage.inputs.iter().zip(&self.units[unit].reads) {
             for upstream in units {
@@ -258,47 +326,97 @@ impl Plan {
         })
     }
 
-    /// What a unit's inputs are, once everything it reads is done.
-    pub fn inputs(&self, unit: usize) -> Vec<InputPort> {
-        let stage = self.stage(unit);
-        let bindings = stage.inputs.iter().zip(&self.units[unit].reads);
-        bindings
-            .map(|(binding, units)| InputPort {
-                port: binding.port.name.to_owned(),
-                payload: binding.port.payload,
-                stage: binding.stage.clone(),
-                from: binding.from.to_owned(),
-                records: units.iter().filter_map(|upstream| self.record(*upstream).cloned()).collect(),
-            })
-            .collect()
+    /// Works out which of these units are done; what they read must have been looked at before.
+    pub async fn look_at(&mut self, units: &[usize]) -> Result<(), StoreError> {
+        let mut done: Vec<(usize, UnitWant)> = Vec::new();
+        for &unit in units {
+            let reason = match self.want(unit) {
+                None => {
+                    let first = self.units[unit].reads.iter().flatten().find(|read| self.record(**read).is_none());
+                    Reason::After(first.map_or_else(String::new, |read| self.stage(*read).name.clone()))
+                }
+                Some(_) if self.request.force && self.selected(unit) => Reason::Forced,
+                Some(want) if self.known[self.units[unit].stage].units.is_done(&want) => {
+                    done.push((unit, want));
+                    continue;
+                }
+                Some(_) => Reason::New,
+            };
+            self.units[unit].state = UnitState::Due(reason);
+        }
+        let unread: Vec<UnitWant> = done
+            .iter()
+            .filter(|(unit, want)| self.known[self.units[*unit].stage].units.record(want).is_none())
+            .map(|(_, want)| want.clone())
+            .collect();
+        if let Some(store) = &self.store {
+            for record in store.unit_records(&unread).await? {
+                let stage = stage_index(&self.pipeline, &record.stage);
+                self.known[stage].units.add(Arc::new(record));
+            }
+        }
+        for (unit, want) in done {
+            if let Some(record) = self.known[self.units[unit].stage].units.record(&want) {
+                self.units[unit].state = UnitState::Done(Arc::clone(record));
+            }
+        }
+        Ok(())
     }
 
-    /// Works out a unit's state from the states of the units it reads.
-    pub fn look(&self, unit: usize) -> UnitState {
-        let stage = self.stage(unit);
-        let Some(want) = self.want(unit) else {
-            let first = self.units[unit].reads.iter().flatten().find(|upstream| self.record(**upstream).is_none());
-            let name = first.map_or_else(String::new, |upstream| self.stage(*upstream).name.clone());
-            return UnitState::Due(Reason::After(name));
-        };
-        if self.forced && self.selected(unit) {
-            return UnitState::Due(Reason::Forced);
+    /// Says of units that are due, and seem new, why they are.
+    async fn explain(&mut self, units: &[usize]) -> Result<(), StoreError> {
+        let Some(store) = self.store.clone() else { return Ok(()) };
+        for &unit in units {
+            let (UnitState::Due(Reason::New), Some(want)) = (&self.units[unit].state, self.want(unit)) else { continue };
+            let stage = &self.pipeline.stages[self.units[unit].stage];
+            let known = &mut self.known[self.units[unit].stage];
+            if known.attempts.is_none() {
+                known.attempts = Some(store.last_attempts(&stage.name, &stage.fingerprint).await?);
+            }
+            let last = known.attempts.as_ref().and_then(|attempts| attempts.get(&want));
+            let reason = match (last, known.units.newest(&want.partition)) {
+                (Some((_, Some(end))), _) if end.outcome == Outcome::Failed => Reason::Failed(end.error.clone()),
+                (_, None) => Reason::New,
+                (_, Some(before)) if before.fingerprint == stage.fingerprint => Reason::InputsChanged,
+                (_, Some(before)) => {
+                    if !known.before.contains_key(&before.fingerprint) {
+                        let record = store.unit(before).await?.map(Arc::new);
+                        known.before.insert(before.fingerprint.clone(), record);
+                    }
+                    match &known.before[&before.fingerprint] {
+                        Some(record) => difference(stage, self.pipeline.seed, record),
+                        None => Reason::New,
+                    }
+                }
+            };
+            self.units[unit].state = UnitState::Due(reason);
         }
-        let records = &self.records[self.units[unit].stage];
-        let key = (want.fingerprint.clone(), want.partition.clone(), want.inputs.clone());
-        if let Some(record) = records.by_key.get(&key) {
-            return UnitState::Done(Arc::clone(record));
-        }
-        if let Some(error) = self.failures.get(&want.key()) {
-            return UnitState::Due(Reason::Failed(error.clone()));
-        }
-        UnitState::Due(match records.newest.get(&want.partition) {
-            Some(before) => difference(stage, self.pipeline.seed, before),
-            None => Reason::New,
-        })
+        Ok(())
     }
 
-    /// Units that are not done, with the reason, for the selected stages.
+    /// Leaves out what is due and not asked for: a unit stays if it is asked for itself or reads from one that stays.
+    fn leave_out(&mut self) {
+        if self.request.which == Which::Due {
+            return;
+        }
+        for unit in 0..self.units.len() {
+            let UnitState::Due(reason) = &self.units[unit].state else { continue };
+            let asked = match (self.request.which, reason) {
+                (Which::Missing, Reason::New) | (Which::Failed, Reason::Failed(_)) => true,
+                (_, Reason::After(_)) => {
+                    let reads = self.units[unit].reads.iter().flatten();
+                    let mut due = reads.filter(|read| self.record(**read).is_none());
+                    due.all(|read| !self.left_out.contains(read))
+                }
+                _ => false,
+            };
+            if !asked {
+                self.left_out.insert(unit);
+            }
+        }
+    }
+
+    /// Units that are not done and asked for, with the reason.
     pub fn due(&self) -> impl Iterator<Item = (usize, &Reason)> {
         self.units.iter().enumerate().filter_map(|(index, unit)| match &unit.state {
             UnitState::Due(reason) if self.selected(index) => Some((index, reason)),
@@ -311,9 +429,19 @@ impl Plan {
         self.by_stage[stage].clone()
     }
 
-    /// The units that read from a unit.
+    /// The units that read from a unit, once for every time they do.
     pub fn readers(&self, unit: usize) -> &[usize] {
         &self.readers[unit]
+    }
+
+    /// What the units of a stage that are done can say about its tables: everything, or their own partitions.
+    pub fn scope(&self, stage: usize) -> Scope {
+        let whole = self.request.partitions.is_none() && self.units_of(stage).all(|unit| self.record(unit).is_some());
+        if whole {
+            return Scope::Whole;
+        }
+        let done = self.units_of(stage).filter(|unit| self.record(*unit).is_some());
+        Scope::Partitions(done.map(|unit| self.units[unit].partition.clone()).collect::<BTreeSet<String>>())
     }
 
     /// The first unit a selected unit needs that is neither done nor selected: the stage that must be selected too.
@@ -326,45 +454,18 @@ impl Plan {
     }
 
     /// Tables of a stage's output ports.
-    pub fn tables_of(&self, stage: usize) -> impl Iterator<Item = (&'static str, schemas::TableDef)> {
-        self.pipeline.stages[stage].factory.outputs().iter().filter_map(|port| match port.payload {
+    pub fn tables_of(&self, stage: usize) -> Vec<(&'static str, schemas::TableDef)> {
+        let ports = self.pipeline.stages[stage].factory.outputs().iter();
+        let table = ports.filter_map(|port| match port.payload {
             Payload::Table(table) => Some((port.name, table)),
             Payload::Files(_) => None,
-        })
+        });
+        table.collect()
     }
 }
 
 fn stage_index(pipeline: &Pipeline, name: &str) -> usize {
     pipeline.stages.iter().position(|stage| stage.name == name).expect("bindings name stages of the pipeline")
-}
-
-impl StageRecords {
-    fn of(records: Vec<UnitRecord>) -> Self {
-        let mut found = Self::default();
-        for record in records.into_iter().map(Arc::new) {
-            let key = (record.fingerprint.clone(), record.partition.clone(), record.inputs.clone());
-            let newest = found.newest.entry(record.partition.clone()).or_insert_with(|| Arc::clone(&record));
-            // Attempt ids sort by time; only the explanation of a plan depends on it.
-            if newest.attempt < record.attempt {
-                *newest = Arc::clone(&record);
-            }
-            found.by_key.insert(key, record);
-        }
-        found
-    }
-}
-
-/// The errors of units whose last attempt, in the last run, failed.
-async fn last_failures(store: &Store) -> Result<HashMap<String, String>, StoreError> {
-    let Some((run, _)) = store.runs().await?.pop() else { return Ok(HashMap::new()) };
-    let mut failures = HashMap::new();
-    for (attempt, end) in store.attempts_of(&run.run).await? {
-        match end {
-            Some(end) if end.outcome == Outcome::Failed => failures.insert(attempt.unit, end.error),
-            _ => failures.remove(&attempt.unit),
-        };
-    }
-    Ok(failures)
 }
 
 /// What changed since a unit's partition was last done.
@@ -392,10 +493,7 @@ fn difference(stage: &Stage, seed: u64, before: &UnitRecord) -> Reason {
     if !changes.is_empty() {
         return Reason::ParametersChanged(changes.join(", "));
     }
-    if before.fingerprint != stage.fingerprint {
-        return Reason::OperatorChanged("its tables have a new version".to_owned());
-    }
-    Reason::InputsChanged
+    Reason::OperatorChanged("its tables have a new version".to_owned())
 }
 
 /// Opens the store for a plan: one that does not exist yet has nothing done.
@@ -405,4 +503,9 @@ pub async fn existing(address: &str) -> Result<Option<Store>, StoreError> {
         Err(error) if error.kind == StoreErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// A folder as text, for records.
+pub(crate) fn folder_text(folder: &Path) -> String {
+    folder.display().to_string()
 }

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::RecordBatch;
 use schemas::{Table, TableDef, decode, encode};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::OperatorError;
 use crate::port::{FilesIn, FilesOut, In, Out, Payload};
 
 /// An object of a source that a unit reads: a line-oriented file, say.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceObject {
     /// Its address, for messages and lineage.
     pub uri: String,
@@ -20,6 +21,8 @@ pub struct SourceObject {
     pub name: String,
     /// Its size in bytes.
     pub size: u64,
+    /// Changes when its content does.
+    pub version: String,
 }
 
 /// A file of an input port, present on the local disk.

@@ -63,7 +63,12 @@ impl MemoryIo {
     pub fn with_object(mut self, name: &str, bytes: &[u8]) -> Self {
         let uri = format!("memory://{name}");
         self.contents.insert(uri.clone(), bytes.to_vec());
-        self.objects.push(SourceObject { uri, name: name.to_owned(), size: bytes.len() as u64 });
+        self.objects.push(SourceObject {
+            uri,
+            name: name.to_owned(),
+            size: bytes.len() as u64,
+            version: format!("{:016x}", xxhash_rust::xxh3::xxh3_64(bytes)),
+        });
         self
     }
 

@@ -15,6 +15,8 @@ pub enum StoreErrorKind {
     Unreachable,
     /// No space is left.
     Full,
+    /// An object of a source is not the one that was listed.
+    Changed,
     /// What is stored is not what should be.
     Corrupt,
     /// The address cannot be used.
@@ -114,7 +116,7 @@ impl From<StoreError> for OperatorError {
         let kind = match error.kind {
             StoreErrorKind::Unreachable => ErrorKind::Storage,
             StoreErrorKind::Denied | StoreErrorKind::Full | StoreErrorKind::Address => ErrorKind::Environment,
-            StoreErrorKind::NotFound | StoreErrorKind::Corrupt => ErrorKind::Input,
+            StoreErrorKind::NotFound | StoreErrorKind::Corrupt | StoreErrorKind::Changed => ErrorKind::Input,
             StoreErrorKind::AlreadyExists => ErrorKind::Internal,
         };
         let mut converted = OperatorError::new(kind, error.what.clone());

@@ -21,7 +21,9 @@ mod error;
 mod location;
 mod parquet_io;
 mod paths;
+mod pattern;
 mod record;
+mod s3;
 mod source;
 mod stage;
 mod store;
@@ -36,6 +38,8 @@ pub use record::{
     AttemptEnd, AttemptRecord, DataFile, FilesOutput, Outcome, RunEnd, RunRecord, StageRecord, StoredFile, TableOutput,
     UnitRecord, UnitWant,
 };
-pub use source::{SourceListing, list_source};
+pub use pattern::{Key, Pattern};
+pub use s3::S3;
+pub use source::{SourceListing, SourcePartition, list_source};
 pub use stage::{Scope, StageFold, StageUnits};
 pub use store::{Created, Store};

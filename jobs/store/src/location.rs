@@ -4,12 +4,12 @@ use std::path::{Component, Path as LocalPath, PathBuf};
 use std::sync::Arc;
 
 use object_store::ObjectStore;
-use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use url::Url;
 
 use crate::error::{StoreError, StoreErrorKind};
+use crate::s3::S3;
 
 /// An address that was understood; nothing was looked at yet.
 #[derive(Clone, Debug)]
@@ -20,13 +20,19 @@ pub(crate) enum Location {
     S3 {
         /// The bucket.
         bucket: String,
-        /// The prefix, without slashes at its ends.
+        /// The key, or the beginning of keys, as it is.
         prefix: String,
     },
 }
 
 impl Location {
+    /// Understands an address; a relative path starts at the current directory.
     pub(crate) fn parse(address: &str) -> Result<Self, StoreError> {
+        Self::parse_at(address, LocalPath::new(""))
+    }
+
+    /// Understands an address; a relative path starts at `folder`.
+    pub(crate) fn parse_at(address: &str, folder: &LocalPath) -> Result<Self, StoreError> {
         let bad = |why: &str| {
             StoreError::new(StoreErrorKind::Address, format!("`{address}` is no usable address: {why}"))
                 .hint("use a path, file:///absolute/path or s3://bucket/prefix")
@@ -39,7 +45,7 @@ impl Location {
             Ok(Self::Local(absolute))
         };
         let Some((scheme, rest)) = address.split_once("://") else {
-            return local(LocalPath::new(address));
+            return local(&folder.join(address));
         };
         match scheme {
             "file" => {
@@ -52,7 +58,7 @@ impl Location {
                 if bucket.is_empty() {
                     return Err(bad("it names no bucket"));
                 }
-                Ok(Self::S3 { bucket: bucket.to_owned(), prefix: prefix.trim_matches('/').to_owned() })
+                Ok(Self::S3 { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
             }
             other => Err(bad(&format!("unknown scheme `{other}`"))),
         }
@@ -63,14 +69,16 @@ impl Location {
         match self {
             Self::Local(path) => Url::from_file_path(path).expect("the path is absolute"),
             Self::S3 { bucket, prefix } => {
-                Url::parse(&format!("s3://{bucket}/{prefix}")).expect("a bucket and a prefix make a URL")
+                let mut url = Url::parse(&format!("s3://{bucket}")).expect("a bucket makes a URL");
+                url.set_path(prefix.trim_matches('/'));
+                url
             }
         }
     }
 
     /// The object store that the address's URL is relative to (the file system, or a bucket), and the prefix of this
     /// location in it. With `create` a local folder is made where it is missing.
-    pub(crate) fn open(&self, create: bool) -> Result<(Arc<dyn ObjectStore>, Path), StoreError> {
+    pub(crate) async fn open(&self, create: bool) -> Result<(Arc<dyn ObjectStore>, Path), StoreError> {
         match self {
             Self::Local(path) => {
                 let shown = path.display().to_string();
@@ -103,15 +111,9 @@ impl Location {
             }
             Self::S3 { bucket, prefix } => {
                 let url = self.url();
-                let builder = AmazonS3Builder::from_env()
-                    .with_bucket_name(bucket)
-                    .with_conditional_put(S3ConditionalPut::ETagMatch)
-                    .with_allow_http(true);
-                let store =
-                    builder.build().map_err(|error| StoreError::object("open", url.as_str(), error).hint(
-                        "give AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and, for other servers, AWS_ENDPOINT_URL",
-                    ))?;
-                let prefix = Path::parse(prefix).map_err(|error| {
+                let store = S3::connect().await?.bucket(bucket);
+                let store = store.map_err(|error| StoreError::object("open", url.as_str(), error))?;
+                let prefix = Path::parse(prefix.trim_matches('/')).map_err(|error| {
                     StoreError::new(StoreErrorKind::Address, format!("`{url}` is no usable prefix")).because(error)
                 })?;
                 Ok((Arc::new(store), prefix))

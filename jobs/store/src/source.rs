@@ -1,106 +1,201 @@
-//! Sources: the objects that a pattern names, outside the store.
+//! Sources: the objects that a pattern names, outside the store, and the partitions they make.
+//!
+//! A pattern is a path or URL. Within one part `*` stands for any text, as a whole part `**` stands for any parts, and
+//! `{name}` stands for any text that is a *key*: `s3://raw/oagents/{date}/*.jsonl`. With a format a key is a time, such
+//! as `{date:%Y-%m-%d}` or `{hour:%Y-%m-%dT%H}`, in UTC. Objects with the same keys make one partition, named after them;
+//! in a pattern without keys every object makes its own.
+//!
+//! Keys of objects are taken as they are: blanks, `%`, `+`, `#` and `//` in them mean themselves.
 
-use futures::TryStreamExt;
-use object_store::path::Path;
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path as LocalPath, PathBuf};
+
 use operators::SourceObject;
+use tokio::runtime::Handle;
+use url::Url;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::location::Location;
 use crate::paths::partition_name;
+use crate::pattern::Pattern;
+use crate::s3::{S3, sdk_error};
 
-/// An object of a source.
+/// A partition of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceListing {
-    /// The object.
-    pub object: SourceObject,
-    /// The partition it makes.
-    pub partition: String,
-    /// Changes when its content does: size and entity tag.
-    pub version: String,
+pub struct SourcePartition {
+    /// Its name.
+    pub name: String,
+    /// The keys it has in common, in the order of the pattern.
+    pub keys: Vec<(String, String)>,
+    /// Its objects in order of name.
+    pub objects: Vec<SourceObject>,
 }
 
-/// The objects that match a pattern, in order of name.
-///
-/// The pattern is a path or URL; `*` stands for any text within one part, `**` for any parts. Objects that are
-/// leftovers rather than data are passed over: names that begin with `.` or `_`, and `.tmp` files.
-pub async fn list_source(pattern: &str) -> Result<Vec<SourceListing>, StoreError> {
-    let (fixed, wild) = split_pattern(pattern);
-    let location = Location::parse(fixed)?;
-    let none = || {
+/// What a pattern names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceListing {
+    /// The partitions, in order of name.
+    pub partitions: Vec<SourcePartition>,
+    /// Objects that were passed over, by reason: `not_matching`, `marker` (of a folder), `hidden` (a name begins with `.`
+    /// or `_`), `temporary` (`.tmp`).
+    pub passed_over: BTreeMap<&'static str, u64>,
+}
+
+/// Lists what a pattern names. Relative paths start at `folder`. Nothing at all is an error.
+pub async fn list_source(pattern: &str, folder: &LocalPath) -> Result<SourceListing, StoreError> {
+    let nothing = || {
         StoreError::new(StoreErrorKind::NotFound, format!("no object matches `{pattern}`"))
-            .hint("check the path; relative ones start at the current directory")
+            .hint(format!("check the path; relative ones start at `{}`", folder.display()))
     };
-    if wild.is_empty() {
-        return single(pattern, location).await?.map(|found| vec![found]).ok_or_else(none);
-    }
-    if let Location::Local(folder) = &location
-        && !folder.is_dir()
-    {
-        return Err(none());
-    }
-    let (objects, prefix) = location.open(false)?;
-    let listing = objects.list(Some(&prefix)).try_collect::<Vec<_>>().await;
-    let mut found = Vec::new();
-    for object in listing.map_err(|error| StoreError::object("list", fixed, error))? {
-        let name = match object.location.prefix_match(&prefix) {
-            Some(parts) => parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>(),
-            None => continue,
+    let wild = Pattern::parse(pattern)?;
+    let location = Location::parse_at(wild.fixed(), folder)?;
+    let found = match location {
+        Location::Local(path) if wild.is_fixed() => one_file(pattern, &path)?,
+        Location::Local(path) => files(&wild, &path)?,
+        Location::S3 { bucket, prefix } => objects(&wild, &bucket, &prefix).await?,
+    };
+    let mut listing = SourceListing::default();
+    let mut partitions: BTreeMap<String, SourcePartition> = BTreeMap::new();
+    for object in found {
+        // What is named in full is meant.
+        let reason = if wild.is_fixed() { None } else { leftover(&object.name, object.size) };
+        let keys = match (reason, wild.matches(&object.name)) {
+            (None, Some(keys)) => keys,
+            (reason, _) => {
+                *listing.passed_over.entry(reason.unwrap_or("not_matching")).or_default() += 1;
+                continue;
+            }
         };
-        let last = name.last().map(String::as_str).unwrap_or_default();
-        let leftover = name.iter().any(|part| part.starts_with(['.', '_'])) || last.ends_with(".tmp");
-        let parts: Vec<&str> = name.iter().map(String::as_str).collect();
-        if leftover || !matches(&wild.split('/').collect::<Vec<_>>(), &parts) {
-            continue;
-        }
-        let name = name.join("/");
-        let uri = format!("{}/{name}", location.url());
-        found.push(listing_of(uri, name, object.size, object.e_tag.as_deref()));
+        let text = match keys.is_empty() {
+            true => object.name.clone(),
+            false => keys.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("."),
+        };
+        let partition = partition_name(&text);
+        let entry = partitions.entry(partition.clone());
+        let entry = entry.or_insert_with(|| SourcePartition { name: partition, keys, objects: Vec::new() });
+        entry.objects.push(object);
     }
-    found.sort_by(|a, b| a.object.name.cmp(&b.object.name));
-    if found.is_empty() {
-        return Err(none());
+    for partition in partitions.values_mut() {
+        partition.objects.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    listing.partitions = partitions.into_values().collect();
+    if listing.partitions.is_empty() {
+        return Err(nothing());
+    }
+    Ok(listing)
+}
+
+/// Why an object is not data, although the pattern names it.
+fn leftover(name: &str, size: u64) -> Option<&'static str> {
+    if name.is_empty() || (name.ends_with('/') && size == 0) {
+        return Some("marker");
+    }
+    let mut parts = name.split('/');
+    if parts.any(|part| part.starts_with(['.', '_'])) {
+        return Some("hidden");
+    }
+    name.ends_with(".tmp").then_some("temporary")
+}
+
+fn one_file(pattern: &str, path: &LocalPath) -> Result<Vec<SourceObject>, StoreError> {
+    if path.is_dir() {
+        return Err(StoreError::new(StoreErrorKind::Address, format!("`{pattern}` is a folder"))
+            .hint(format!("name its files: `{}/*`", pattern.trim_end_matches('/'))));
+    }
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok(file(path, name)?.into_iter().collect())
+}
+
+/// A file; nothing where it does not exist or is none.
+fn file(path: &LocalPath, name: String) -> Result<Option<SourceObject>, StoreError> {
+    let failed = |error: std::io::Error| {
+        let kind = if error.kind() == std::io::ErrorKind::NotFound { StoreErrorKind::NotFound } else { StoreErrorKind::Denied };
+        StoreError::new(kind, format!("cannot look at `{}`", path.display())).because(error)
+    };
+    let facts = match path.metadata() {
+        Ok(facts) if facts.is_file() => facts,
+        Ok(_) => return Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let uri = Url::from_file_path(path).expect("the path is absolute").to_string();
+    Ok(Some(SourceObject { name, uri, size: facts.len(), version: version_of(&facts) }))
+}
+
+/// Changes with every way to change a file's content.
+fn version_of(facts: &Metadata) -> String {
+    format!("{}-{}.{:09}-{}", facts.len(), facts.mtime(), facts.mtime_nsec(), facts.ino())
+}
+
+/// The files below a folder that a pattern may name; folders that it cannot name are not looked into.
+fn files(wild: &Pattern, folder: &LocalPath) -> Result<Vec<SourceObject>, StoreError> {
+    let mut found = Vec::new();
+    let mut folders: Vec<(PathBuf, String)> = vec![(folder.to_owned(), String::new())];
+    while let Some((folder, below)) = folders.pop() {
+        let failed = |error: std::io::Error| {
+            StoreError::new(StoreErrorKind::Denied, format!("cannot list `{}`", folder.display()))
+                .hint("give this user the right to read it")
+                .because(error)
+        };
+        let entries = match std::fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => continue,
+            Err(error) => return Err(failed(error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            // Keys are text: a name that is none can be named by no pattern.
+            let Ok(last) = entry.file_name().into_string() else { continue };
+            let name = if below.is_empty() { last } else { format!("{below}/{last}") };
+            let path = entry.path();
+            if path.is_dir() {
+                if wild.may_hold(&name) {
+                    folders.push((path, name));
+                }
+            } else {
+                found.extend(file(&path, name)?);
+            }
+        }
     }
     Ok(found)
 }
 
-async fn single(pattern: &str, location: Location) -> Result<Option<SourceListing>, StoreError> {
-    let url = location.url().to_string();
-    let (objects, path) = match &location {
-        Location::Local(path) => {
-            if path.is_dir() {
-                return Err(StoreError::new(StoreErrorKind::Address, format!("`{pattern}` is a folder"))
-                    .hint(format!("name its files: `{}/*`", pattern.trim_end_matches('/'))));
-            }
-            let Some(folder) = path.parent().filter(|folder| folder.is_dir()) else { return Ok(None) };
-            let (objects, _) = Location::Local(folder.to_owned()).open(false)?;
-            let path = Path::from_absolute_path(path).map_err(|error| {
-                StoreError::new(StoreErrorKind::Address, format!("`{pattern}` is no usable path")).because(error)
-            })?;
-            (objects, path)
-        }
-        Location::S3 { .. } => location.open(false)?,
-    };
-    match object_store::ObjectStoreExt::head(&objects, &path).await {
-        Ok(meta) => {
-            let name = path.filename().unwrap_or_default().to_owned();
-            Ok(Some(listing_of(url, name, meta.size, meta.e_tag.as_deref())))
-        }
-        Err(object_store::Error::NotFound { .. }) => Ok(None),
-        Err(error) => Err(StoreError::object("look at", pattern, error)),
+/// The objects below a prefix, page by page until there is no further page.
+async fn objects(wild: &Pattern, bucket: &str, prefix: &str) -> Result<Vec<SourceObject>, StoreError> {
+    let s3 = S3::connect().await?;
+    let uri = format!("s3://{bucket}/{prefix}");
+    let below = if prefix.is_empty() || wild.is_fixed() { prefix.to_owned() } else { format!("{prefix}/") };
+    let mut listing = s3.client().list_objects_v2().bucket(bucket).prefix(&below);
+    // With one part left to match there is no need to see what lies deeper.
+    if wild.is_flat() {
+        listing = listing.delimiter("/");
     }
-}
-
-fn listing_of(uri: String, name: String, size: u64, tag: Option<&str>) -> SourceListing {
-    let version = format!("{size} {}", tag.unwrap_or_default());
-    SourceListing { partition: partition_name(&name), object: SourceObject { uri, name, size }, version }
+    let mut pages = listing.into_paginator().send();
+    let mut found = Vec::new();
+    while let Some(page) = pages.next().await {
+        let page = page.map_err(|error| sdk_error("list", &uri, &error))?;
+        for object in page.contents() {
+            let Some(key) = object.key() else { continue };
+            let name = match wild.is_fixed() {
+                true if key == prefix => key.rsplit('/').next().unwrap_or(key).to_owned(),
+                true => continue,
+                false => key.strip_prefix(&below).unwrap_or(key).to_owned(),
+            };
+            let size = u64::try_from(object.size().unwrap_or(0)).unwrap_or(0);
+            let version = object.e_tag().unwrap_or_default().to_owned();
+            found.push(SourceObject { name, uri: format!("s3://{bucket}/{key}"), size, version });
+        }
+    }
+    Ok(found)
 }
 
 /// Opens a source object for reading from its start.
-pub(crate) fn open_source(
-    object: &SourceObject,
-    handle: &tokio::runtime::Handle,
-) -> Result<Box<dyn std::io::Read + Send>, StoreError> {
-    match Location::parse(&object.uri)? {
+pub(crate) fn open_source(object: &SourceObject, handle: &Handle) -> Result<Box<dyn Read + Send>, StoreError> {
+    match Location::parse_at(&object.uri, LocalPath::new("/"))? {
         Location::Local(path) => {
             let file = std::fs::File::open(&path).map_err(|error| {
                 let kind = match error.kind() {
@@ -109,68 +204,111 @@ pub(crate) fn open_source(
                 };
                 StoreError::new(kind, format!("cannot open `{}`", path.display())).because(error)
             })?;
+            if file.metadata().is_ok_and(|facts| version_of(&facts) != object.version) {
+                return Err(changed(&object.uri));
+            }
             Ok(Box::new(file))
         }
-        location @ Location::S3 { .. } => {
-            let (objects, path) = location.open(false)?;
-            let fetched = handle
-                .block_on(object_store::ObjectStoreExt::get(&objects, &path))
-                .map_err(|error| StoreError::object("read", &object.uri, error))?;
-            let stream = fetched.into_stream().map_err(std::io::Error::other);
-            let reader = tokio_util::io::StreamReader::new(stream);
-            Ok(Box::new(tokio_util::io::SyncIoBridge::new_with_handle(reader, handle.clone())))
+        Location::S3 { bucket, prefix: key } => Ok(Box::new(S3Reader {
+            uri: object.uri.clone(),
+            bucket,
+            key,
+            handle: handle.clone(),
+            at: 0,
+            size: object.size,
+            tag: object.version.clone(),
+            body: None,
+        })),
+    }
+}
+
+fn changed(uri: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Changed, format!("`{uri}` has changed since it was listed"))
+        .hint("run again: the plan looks at it anew")
+}
+
+/// Reads an object of S3 from start to end; where a connection breaks, on from there, as long as it is the same object.
+struct S3Reader {
+    uri: String,
+    bucket: String,
+    key: String,
+    handle: Handle,
+    at: u64,
+    size: u64,
+    tag: String,
+    body: Option<Body>,
+}
+
+struct Body {
+    stream: aws_sdk_s3::primitives::ByteStream,
+    rest: bytes::Bytes,
+}
+
+/// How often in a row a broken connection is made anew without a byte having come.
+const RECONNECTS: u32 = 8;
+
+impl S3Reader {
+    async fn open(&mut self) -> Result<Body, StoreError> {
+        let s3 = S3::connect().await?;
+        let mut get = s3.client().get_object().bucket(&self.bucket).key(&self.key);
+        if !self.tag.is_empty() {
+            get = get.if_match(&self.tag);
         }
-    }
-}
-
-/// The part of a pattern before its first wild part, and the rest.
-fn split_pattern(pattern: &str) -> (&str, &str) {
-    let Some(star) = pattern.find('*') else { return (pattern, "") };
-    match pattern[..star].rfind('/') {
-        Some(slash) => (&pattern[..slash], &pattern[slash + 1..]),
-        None => (".", pattern),
-    }
-}
-
-/// Whether the parts of a name match the parts of a pattern.
-fn matches(pattern: &[&str], name: &[&str]) -> bool {
-    match (pattern.split_first(), name.split_first()) {
-        (None, None) => true,
-        (Some((&"**", rest)), _) => {
-            matches(rest, name) || name.split_first().is_some_and(|(_, tail)| matches(pattern, tail))
+        if self.at > 0 {
+            get = get.range(format!("bytes={}-", self.at));
         }
-        (Some((part, rest)), Some((first, tail))) => {
-            part_matches(part.as_bytes(), first.as_bytes()) && matches(rest, tail)
+        let got = get.send().await.map_err(|error| match error.raw_response().map(|response| response.status().as_u16()) {
+            Some(412) => changed(&self.uri),
+            _ => sdk_error("read", &self.uri, &error),
+        })?;
+        Ok(Body { stream: got.body, rest: bytes::Bytes::new() })
+    }
+
+    async fn fill(&mut self) -> std::io::Result<()> {
+        for attempt in 0.. {
+            let error = match self.body.take() {
+                None => match self.open().await {
+                    Ok(body) => {
+                        self.body = Some(body);
+                        continue;
+                    }
+                    Err(error) if error.kind != StoreErrorKind::Unreachable => return Err(std::io::Error::other(error)),
+                    Err(error) => std::io::Error::other(error),
+                },
+                Some(mut body) => match body.stream.next().await {
+                    Some(Ok(bytes)) => {
+                        self.at += bytes.len() as u64;
+                        body.rest = bytes;
+                        self.body = Some(body);
+                        return Ok(());
+                    }
+                    None if self.at >= self.size => {
+                        self.body = Some(body);
+                        return Ok(());
+                    }
+                    None => std::io::Error::from(std::io::ErrorKind::UnexpectedEof),
+                    Some(Err(error)) => std::io::Error::other(error),
+                },
+            };
+            if attempt >= RECONNECTS {
+                return Err(error);
+            }
+            tracing::warn!(uri = self.uri, at = self.at, %error, "reading on after a broken connection");
+            tokio::time::sleep(std::time::Duration::from_millis(50 << attempt)).await;
         }
-        _ => false,
+        unreachable!("the loop ends by itself")
     }
 }
 
-fn part_matches(pattern: &[u8], text: &[u8]) -> bool {
-    match pattern.split_first() {
-        None => text.is_empty(),
-        Some((b'*', rest)) => (0..=text.len()).any(|skip| part_matches(rest, &text[skip..])),
-        Some((byte, rest)) => text.split_first().is_some_and(|(first, tail)| first == byte && part_matches(rest, tail)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns() {
-        let hit = |pattern: &str, name: &str| {
-            matches(&pattern.split('/').collect::<Vec<_>>(), &name.split('/').collect::<Vec<_>>())
-        };
-        assert!(hit("*.jsonl", "a.jsonl"));
-        assert!(!hit("*.jsonl", "x/a.jsonl"));
-        assert!(hit("**/*.jsonl", "x/y/a.jsonl"));
-        assert!(hit("**/*.jsonl", "a.jsonl"));
-        assert!(hit("2026-*/part-*.jsonl", "2026-01/part-7.jsonl"));
-        assert!(!hit("part-*", "part"));
-        assert_eq!(split_pattern("s3://raw/oagents/*/a.jsonl"), ("s3://raw/oagents", "*/a.jsonl"));
-        assert_eq!(split_pattern("*.jsonl"), (".", "*.jsonl"));
-        assert_eq!(split_pattern("a/b.jsonl"), ("a/b.jsonl", ""));
+impl Read for S3Reader {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if self.body.as_ref().is_none_or(|body| body.rest.is_empty()) {
+            let handle = self.handle.clone();
+            handle.block_on(self.fill())?;
+        }
+        let Some(body) = &mut self.body else { return Ok(0) };
+        let part = body.rest.split_to(body.rest.len().min(into.len()));
+        into[..part.len()].copy_from_slice(&part);
+        Ok(part.len())
     }
 }

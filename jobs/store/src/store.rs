@@ -50,7 +50,7 @@ const READERS: usize = 32;
 impl Store {
     /// Opens the store of `pipeline`, making it where there is none.
     pub async fn create(address: &str, pipeline: &str) -> Result<Self, StoreError> {
-        let store = Self::at(address, true)?;
+        let store = Self::at(address, true).await?;
         let record = StoreRecord { version: RECORD_VERSION, pipeline: pipeline.to_owned() };
         if let Created::Theirs(theirs) = store.create_json(&Path::from(paths::STORE), &record).await?
             && theirs.pipeline != pipeline
@@ -66,7 +66,7 @@ impl Store {
 
     /// Opens a store that exists.
     pub async fn open(address: &str) -> Result<Self, StoreError> {
-        let store = Self::at(address, false)?;
+        let store = Self::at(address, false).await?;
         match store.get_json::<StoreRecord>(&Path::from(paths::STORE)).await? {
             Some(_) => Ok(store),
             None => Err(StoreError::new(StoreErrorKind::NotFound, format!("there is no store at `{}`", store.url))
@@ -74,9 +74,9 @@ impl Store {
         }
     }
 
-    fn at(address: &str, create: bool) -> Result<Self, StoreError> {
+    async fn at(address: &str, create: bool) -> Result<Self, StoreError> {
         let location = Location::parse(address)?;
-        let (root, prefix) = location.open(create)?;
+        let (root, prefix) = location.open(create).await?;
         let local = match &location {
             Location::Local(path) => Some(path.clone()),
             Location::S3 { .. } => None,

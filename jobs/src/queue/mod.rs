@@ -1,0 +1,230 @@
+//! The job queue: one unit is one apalis job, on SQLite (one machine) or PostgreSQL (many).
+//!
+//! The queue is a hint. A job names a unit and what it reads, never rows; what it does is decided by the store when it
+//! runs; its database can be deleted at any time and loses nothing. Of apalis' behaviour this relies on little, because
+//! some of it is not what a long job needs:
+//!
+//! - one job per fetch and one at a time per worker: with more, no heartbeat goes out while a batch is being worked on;
+//! - worker names are unique per process, or a restart is refused until the old one has aged;
+//! - a job's work happens on a thread of its own, so heartbeats go on however long it computes;
+//! - jobs never fail towards apalis: its retries know no pause and, after a crash, no limit. The runner decides what is
+//!   tried again, and counts;
+//! - a worker is woken when a job is pushed in its process or one of its own has ended, and looks every quarter of a
+//!   second otherwise.
+//!
+//! Beside apalis' tables stand two of ours ([`leases`]): which unit is being worked on, how far it is and how it ended.
+
+mod address;
+mod job;
+mod leases;
+mod wake;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apalis::layers::WorkerBuilderExt;
+use apalis::prelude::{Data, TaskBuilder, TaskSink, WorkerBuilder};
+use apalis_core::backend::ext::poll_strategy::PollWith;
+use apalis_postgres::{PgPool, PostgresStorage};
+use apalis_sqlite::{SqlitePool, SqliteStorage};
+use operators::Queue as Kind;
+use sqlx::Row;
+
+use crate::error::CommandError;
+
+pub(crate) use address::QueueAddress;
+pub(crate) use job::{InputUnits, UnitJob};
+pub(crate) use leases::{Ended, Ending, LeaseView, Progress};
+use wake::{Waking, Wakings};
+
+/// Does the same with either database.
+macro_rules! either {
+    ($db:expr, $pool:ident => $body:expr) => {
+        match $db {
+            $crate::queue::Db::Sqlite($pool) => $body,
+            $crate::queue::Db::Postgres($pool) => $body,
+        }
+    };
+}
+use either;
+
+/// What a worker does with a job. It returns when the job is dealt with, one way or the other.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Deals with a job, on a thread where it may block.
+    fn handle(&self, job: UnitJob);
+    /// No thread could be had for a job.
+    fn give_up(&self, job: UnitJob, error: std::io::Error);
+}
+
+/// A connection to the queue's database.
+#[derive(Clone, Debug)]
+enum Db {
+    Sqlite(SqlitePool),
+    Postgres(PgPool),
+}
+
+/// The queue, as this process sees it.
+pub(crate) struct Queue {
+    db: Db,
+    shown: String,
+    wakings: Arc<Wakings>,
+    workers: tokio::task::JoinSet<()>,
+}
+
+/// How often a worker that has nothing to do looks for jobs that other processes pushed.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often a worker says that it is alive, and how often it may fail to: then its job is given to another.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+const MISSED: usize = 3;
+
+impl Queue {
+    /// Opens the database, making what is missing.
+    pub(crate) async fn open(address: &QueueAddress) -> Result<Self, CommandError> {
+        let db = address.connect().await?;
+        let queue =
+            Self { db, shown: address.to_string(), wakings: Arc::default(), workers: tokio::task::JoinSet::new() };
+        leases::set_up(&queue).await?;
+        Ok(queue)
+    }
+
+    fn broken(&self, error: &dyn std::fmt::Display) -> CommandError {
+        CommandError::Queue(format!("`{}`: {error}", self.shown))
+    }
+
+    /// Starts a worker that does one job of this kind at a time.
+    pub(crate) fn start_worker(&mut self, kind: Kind, name: &str, handler: Arc<dyn Handler>) {
+        let waking = self.wakings.add(kind);
+        let job = Working { handler, waking: Arc::clone(&waking) };
+        match &self.db {
+            Db::Sqlite(pool) => self.workers.spawn(on_sqlite(sqlite(pool, kind), name.to_owned(), waking, job)),
+            Db::Postgres(pool) => self.workers.spawn(on_postgres(postgres(pool, kind), name.to_owned(), waking, job)),
+        };
+    }
+
+    /// Hands a job to the workers of its kind, to be begun after a pause.
+    pub(crate) async fn push(&self, kind: Kind, job: UnitJob, pause: Duration) -> Result<(), CommandError> {
+        let key = job.key();
+        let mut task = TaskBuilder::new(job).idempotency_key(key).max_attempts(1);
+        if !pause.is_zero() {
+            task = task.run_after(pause);
+        }
+        let task = task.build();
+        let pushed = match &self.db {
+            Db::Sqlite(pool) => sqlite(pool, kind).push_task(task).await.map_err(|error| self.broken(&error)),
+            Db::Postgres(pool) => postgres(pool, kind).push_task(task).await.map_err(|error| self.broken(&error)),
+        };
+        self.wakings.wake(kind);
+        pushed
+    }
+
+    /// Of these jobs, by key, those that the queue does not know to be waiting or worked on.
+    pub(crate) async fn unknown(&self, run_prefix: &str, keys: &[String]) -> Result<Vec<String>, CommandError> {
+        let sql = match &self.db {
+            Db::Sqlite(_) => "SELECT idempotency_key FROM Jobs WHERE status IN ('Pending', 'Queued', 'Running') AND idempotency_key LIKE $1",
+            Db::Postgres(_) => "SELECT idempotency_key FROM apalis.jobs WHERE status IN ('Pending', 'Queued', 'Running') AND idempotency_key LIKE $1",
+        };
+        let pattern = format!("{run_prefix}%");
+        let known: Vec<String> = either!(&self.db, pool => {
+            let rows = sqlx::query(sql).bind(&pattern).fetch_all(pool).await.map_err(|error| self.broken(&error))?;
+            rows.iter().map(|row| row.get(0)).collect()
+        });
+        Ok(keys.iter().filter(|key| !known.contains(key)).cloned().collect())
+    }
+
+    /// Deletes the jobs of a run that nobody has begun.
+    pub(crate) async fn forget(&self, run_prefix: &str) -> Result<(), CommandError> {
+        let sql = match &self.db {
+            Db::Sqlite(_) => "DELETE FROM Jobs WHERE status <> 'Running' AND idempotency_key LIKE $1",
+            Db::Postgres(_) => "DELETE FROM apalis.jobs WHERE status <> 'Running' AND idempotency_key LIKE $1",
+        };
+        let pattern = format!("{run_prefix}%");
+        either!(&self.db, pool => {
+            sqlx::query(sql).bind(&pattern).execute(pool).await.map(|_| ()).map_err(|error| self.broken(&error))
+        })
+    }
+
+    /// Stops taking jobs; those in hand go on until they are dealt with.
+    pub(crate) fn stop_taking(&mut self) {
+        self.workers.abort_all();
+    }
+
+    /// Stops the workers; jobs in hand were dealt with before.
+    pub(crate) async fn close(mut self) {
+        self.workers.abort_all();
+        while self.workers.join_next().await.is_some() {}
+        either!(&self.db, pool => pool.close().await);
+    }
+}
+
+fn sqlite(pool: &SqlitePool, kind: Kind) -> SqliteStorage<UnitJob> {
+    let config = apalis_sqlite::Config::default()
+        .queue(kind.name())
+        .batch_size(1)
+        .heartbeat_interval(HEARTBEAT)
+        .missed_heartbeats(MISSED);
+    SqliteStorage::new(pool).with_config(config)
+}
+
+fn postgres(pool: &PgPool, kind: Kind) -> PostgresStorage<UnitJob> {
+    let config = apalis_postgres::Config::default()
+        .queue(kind.name())
+        .batch_size(1)
+        .heartbeat_interval(HEARTBEAT)
+        .missed_heartbeats(MISSED);
+    PostgresStorage::new(pool).with_config(config)
+}
+
+/// Keeps a worker going: a database error ends one, and another takes its place under a new name. A macro, because the
+/// two backends share no trait that says all this.
+macro_rules! supervisor {
+    ($name:ident, $storage:ty) => {
+        async fn $name(storage: $storage, name: String, waking: Arc<Waking>, job: Working) {
+            for life in 0.. {
+                let backend = PollWith::new(storage.clone(), wake::Woken::new(Arc::clone(&waking), LOOK));
+                let worker = WorkerBuilder::new(format!("{name}-{life}"))
+                    .backend(backend)
+                    .data(job.clone())
+                    .concurrency(1)
+                    .build(work);
+                match worker.run().await {
+                    Ok(()) => return,
+                    Err(error) => tracing::warn!(%error, name, "a queue worker ended and is started again"),
+                }
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        }
+    };
+}
+supervisor!(on_sqlite, SqliteStorage<UnitJob>);
+supervisor!(on_postgres, PostgresStorage<UnitJob>);
+
+/// What a worker's function needs.
+#[derive(Clone)]
+struct Working {
+    handler: Arc<dyn Handler>,
+    waking: Arc<Waking>,
+}
+
+/// A job's work is over; how it went stands in its lease.
+#[derive(Debug, thiserror::Error)]
+#[error("no job fails towards the queue")]
+struct Never;
+
+/// Waits for a thread that does the job: the worker's own future stays free for heartbeats.
+async fn work(job: UnitJob, working: Data<Working>) -> Result<(), Never> {
+    let Working { handler, waking } = Working::clone(&working);
+    let (done, wait) = tokio::sync::oneshot::channel();
+    let (theirs, copy) = (Arc::clone(&handler), job.clone());
+    let thread = std::thread::Builder::new().name(format!("unit-{}", job.want.stage)).spawn(move || {
+        theirs.handle(copy);
+        let _ = done.send(());
+    });
+    match thread {
+        Ok(_) => {
+            let _ = wait.await;
+        }
+        Err(error) => handler.give_up(job, error),
+    }
+    waking.wake();
+    Ok(())
+}
