@@ -17,26 +17,22 @@ use store::{
 use tokio::runtime::Handle;
 use ulid::Ulid;
 
-/// A unit whose inputs are done, with everything needed to do it anywhere.
+/// A unit whose inputs are done, with everything needed to do it.
 pub(crate) struct ReadyUnit {
+    pub(crate) store: Store,
+    pub(crate) run: u64,
     pub(crate) want: UnitWant,
     pub(crate) number: u32,
     pub(crate) factory: &'static dyn Factory,
-    pub(crate) operator: Arc<dyn Runnable>,
+    pub(crate) operator: Box<dyn Runnable>,
     pub(crate) params: Value,
     pub(crate) pipeline_seed: u64,
     pub(crate) inputs: Vec<InputPort>,
     pub(crate) objects: Vec<SourceObject>,
 }
 
-/// Who does it, for whom.
-#[derive(Clone)]
-pub(crate) struct Worker {
-    pub(crate) store: Store,
-    pub(crate) run: String,
-    pub(crate) name: String,
-    pub(crate) stop: Arc<AtomicBool>,
-}
+/// Attempts in a row that may end without a word before the unit counts as failed.
+const SILENT_ATTEMPTS: usize = 5;
 
 /// The time as tables show it.
 pub(crate) fn now() -> String {
@@ -45,23 +41,23 @@ pub(crate) fn now() -> String {
 
 /// Does a unit; must not be called on a thread of the runtime.
 pub(crate) fn execute(
-    worker: &Worker,
     unit: &ReadyUnit,
+    worker: &str,
     progress: &dyn ProgressSink,
+    stop: &AtomicBool,
     handle: &Handle,
 ) -> Result<Arc<UnitRecord>, OperatorError> {
     let attempt = AttemptRecord {
         version: 1,
         attempt: Ulid::new().to_string(),
-        unit: unit.want.key(),
-        run: worker.run.clone(),
-        stage: unit.want.stage.clone(),
-        partition: unit.want.partition.clone(),
-        worker: worker.name.clone(),
+        number: 0,
+        want: unit.want.clone(),
+        run: unit.run,
+        worker: worker.to_owned(),
         started: now(),
     };
-    handle.block_on(worker.store.begin_attempt(&attempt))?;
-    let result = catch_unwind(AssertUnwindSafe(|| attempt_unit(worker, unit, &attempt, progress, handle)));
+    let attempt = handle.block_on(unit.store.begin_attempt(attempt))?;
+    let result = catch_unwind(AssertUnwindSafe(|| attempt_unit(unit, &attempt, progress, stop, handle)));
     let error = match result {
         Ok(Ok(record)) => return Ok(record),
         Ok(Err(error)) => error,
@@ -84,19 +80,27 @@ pub(crate) fn execute(
         finished: now(),
     };
     // The attempt's own error says more than one about writing it down.
-    if let Err(unwritten) = handle.block_on(worker.store.end_attempt(&attempt, &end)) {
+    if let Err(unwritten) = handle.block_on(unit.store.end_attempt(&attempt, &end)) {
         tracing::warn!(stage = unit.want.stage, error = unwritten.chain(), "the failure could not be recorded");
     }
     Err(error)
 }
 
 fn attempt_unit(
-    worker: &Worker,
     unit: &ReadyUnit,
     attempt: &AttemptRecord,
     progress: &dyn ProgressSink,
+    stop: &AtomicBool,
     handle: &Handle,
 ) -> Result<Arc<UnitRecord>, OperatorError> {
+    if attempt.number as usize > SILENT_ATTEMPTS {
+        let silent = handle.block_on(unit.store.silent_attempts(attempt))?;
+        if let [last, ..] = &silent[..]
+            && silent.len() >= SILENT_ATTEMPTS
+        {
+            return Err(poison(&silent, last));
+        }
+    }
     let began = Instant::now();
     let scratch = tempfile::Builder::new().prefix("coa-").tempdir().map_err(|error| {
         OperatorError::environment("cannot create a folder for temporary files")
@@ -104,20 +108,13 @@ fn attempt_unit(
             .because(error)
     })?;
     let place = UnitPlace {
-        unit: attempt.unit.clone(),
+        unit: unit.want.key(),
         stage: unit.want.stage.clone(),
         partition: unit.want.partition.clone(),
         attempt: attempt.attempt.clone(),
     };
-    let inputs = unit.inputs.iter().map(|input| InputPort {
-        port: input.port.clone(),
-        payload: input.payload,
-        stage: input.stage.clone(),
-        from: input.from.clone(),
-        records: input.records.clone(),
-    });
-    let inputs = inputs.collect();
-    let io = AttemptIo::new(&worker.store, handle, place, unit.factory, inputs, unit.objects.clone(), scratch.path());
+    let inputs = unit.inputs.clone();
+    let io = AttemptIo::new(&unit.store, handle, place, unit.factory, inputs, unit.objects.clone(), scratch.path());
     let cx = UnitContext {
         io: &io,
         operator: unit.factory.name(),
@@ -126,14 +123,14 @@ fn attempt_unit(
         pipeline_seed: unit.pipeline_seed,
         scratch: scratch.path(),
         progress,
-        stop: &worker.stop,
+        stop,
     };
     unit.operator.run(&cx)?;
     let (tables, files) = io.upload()?;
     let record = UnitRecord {
         version: 1,
-        unit: attempt.unit.clone(),
-        run: worker.run.clone(),
+        unit: unit.want.key(),
+        run: unit.run,
         stage: unit.want.stage.clone(),
         operator: unit.factory.name().to_owned(),
         operator_version: unit.factory.version(),
@@ -143,7 +140,7 @@ fn attempt_unit(
         partition: unit.want.partition.clone(),
         inputs: unit.want.inputs.clone(),
         attempt: attempt.attempt.clone(),
-        worker: worker.name.clone(),
+        worker: attempt.worker.clone(),
         tables,
         files,
         rows_in: io.rows_in(),
@@ -152,8 +149,15 @@ fn attempt_unit(
         finished: now(),
         seconds: began.elapsed().as_secs_f64(),
     };
-    match handle.block_on(worker.store.commit_unit(&record))? {
-        Created::Ours => Ok(Arc::new(record)),
+    // A worker that was taken for dead gives way to its successor.
+    if handle.block_on(unit.store.is_superseded(attempt))? {
+        return match handle.block_on(unit.store.unit(&unit.want))? {
+            Some(theirs) => Ok(Arc::new(theirs)),
+            None => Err(OperatorError::new(ErrorKind::Interrupted, "another attempt has taken over")),
+        };
+    }
+    let committed = match handle.block_on(unit.store.commit_unit(&record))? {
+        Created::Ours => Arc::new(record),
         Created::Theirs(theirs) => {
             tracing::info!(
                 stage = theirs.stage,
@@ -161,7 +165,25 @@ fn attempt_unit(
                 attempt = theirs.attempt,
                 "another attempt was first"
             );
-            Ok(Arc::new(theirs))
+            Arc::new(theirs)
         }
+    };
+    // What is done needs no checkpoints. They do no harm if they stay.
+    if io.has_checkpoints()
+        && let Err(error) = handle.block_on(unit.store.forget_checkpoints(&unit.want.key()))
+    {
+        tracing::warn!(stage = unit.want.stage, error = error.chain(), "checkpoints are left behind");
     }
+    Ok(committed)
+}
+
+fn poison(silent: &[AttemptRecord], last: &AttemptRecord) -> OperatorError {
+    let message = format!(
+        "{} attempts in a row ended without a word, the last on {} (begun {}): the process was killed or the machine died",
+        silent.len(),
+        last.worker,
+        last.started
+    );
+    OperatorError::environment(message)
+        .hint("look for an out-of-memory kill on that machine (`dmesg`); `coa resume` tries again")
 }

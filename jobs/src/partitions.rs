@@ -109,7 +109,9 @@ impl Test {
 
     fn holds(&self, name: &str, first: &str, key: Option<&Key>) -> bool {
         match self {
-            Self::Name(pattern) => like(pattern.as_bytes(), name.as_bytes()) || like(pattern.as_bytes(), first.as_bytes()),
+            Self::Name(pattern) => {
+                like(pattern.as_bytes(), name.as_bytes()) || like(pattern.as_bytes(), first.as_bytes())
+            }
             Self::Names(from, to) => from.as_str() <= first && (first <= to.as_str() || first.starts_with(to.as_str())),
             Self::Times(from, to) => {
                 key.and_then(|key| key.time(first)).is_some_and(|time| *from <= time && time < *to)

@@ -147,11 +147,7 @@ pub(crate) const WHOLE: &str = "all";
 
 impl Plan {
     /// Lists sources and records and works out every unit's state. Without a store nothing is done.
-    pub async fn make(
-        pipeline: Arc<Pipeline>,
-        request: Request,
-        store: Option<&Store>,
-    ) -> Result<Self, CommandError> {
+    pub async fn make(pipeline: Arc<Pipeline>, request: Request, store: Option<&Store>) -> Result<Self, CommandError> {
         let mut plan = Self {
             units: Vec::new(),
             passed_over: BTreeMap::new(),
@@ -194,7 +190,7 @@ impl Plan {
                 .map(|binding| self.by_stage[stage_index(&pipeline, &binding.stage)].clone())
                 .collect();
             let split = stage.split();
-            for mut unit in self.cut(index, stage, &split, &upstream).await? {
+            'units: for mut unit in self.cut(index, stage, &split, &upstream).await? {
                 for (binding, upstream) in stage.inputs.iter().zip(&upstream) {
                     let reads: Vec<usize> = if binding.port.whole || split == Split::Whole {
                         upstream.clone().collect()
@@ -202,7 +198,11 @@ impl Plan {
                         let key = (stage_index(&pipeline, &binding.stage), unit.partition.clone());
                         by_partition.get(&key).copied().into_iter().collect()
                     };
-                    if reads.is_empty() && self.request.partitions.is_none() {
+                    if reads.is_empty() && self.request.partitions.is_some() {
+                        // It reads something that is not in question, and so is not in question either.
+                        continue 'units;
+                    }
+                    if reads.is_empty() {
                         return Err(CommandError::Usage {
                             message: format!(
                                 "stage `{}`: input `{}` has no partition `{}` in `{}`",
@@ -367,7 +367,9 @@ impl Plan {
     async fn explain(&mut self, units: &[usize]) -> Result<(), StoreError> {
         let Some(store) = self.store.clone() else { return Ok(()) };
         for &unit in units {
-            let (UnitState::Due(Reason::New), Some(want)) = (&self.units[unit].state, self.want(unit)) else { continue };
+            let (UnitState::Due(Reason::New), Some(want)) = (&self.units[unit].state, self.want(unit)) else {
+                continue;
+            };
             let stage = &self.pipeline.stages[self.units[unit].stage];
             let known = &mut self.known[self.units[unit].stage];
             if known.attempts.is_none() {

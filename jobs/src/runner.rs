@@ -1,25 +1,25 @@
 //! Runs what a plan lists.
 //!
-//! A unit is handed to the queue when everything it reads is done. When all units of a stage are done, its tables are
-//! brought in line. What fails is told with its error; units that do not depend on it go on.
+//! A unit is handed to the queue when everything it reads is done; workers of this process or of others do it. When all
+//! units of a stage are done, its tables are brought in line. What fails is told with its error; units that do not depend
+//! on it go on.
+//!
+//! That a unit is done is believed of the store alone. An ended lease only says that it is time to look, and a job that
+//! nobody has heard of for a while is looked for in the store and else pushed again, so a queue may lose what it likes.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use operators::{OperatorError, Queue as Slot};
-use store::{Outcome, RunEnd, RunRecord, Store, UnitRecord, fold};
-use tokio::runtime::Handle;
-use tokio::sync::mpsc;
-use ulid::Ulid;
+use operators::ErrorKind;
+use store::{Outcome, RunEnd, RunRecord, StageFold, Store, UnitRecord};
 
 use crate::error::CommandError;
-use crate::executor::{ReadyUnit, Worker, execute, now};
-use crate::plan::{Plan, UnitState};
+use crate::executor::now;
+use crate::plan::{Plan, Reason, UnitState, WHOLE, folder_text};
 use crate::progress::Display;
-use crate::queue::{Handler, Queue, UnitJob};
+use crate::queue::{Ended, Ending, InputUnits, Queue, QueueAddress, UnitJob, run_prefix};
+use crate::worker::{Worker, worker_name};
 
 /// What is asked for besides the plan.
 pub(crate) struct Request {
@@ -27,14 +27,16 @@ pub(crate) struct Request {
     pub(crate) path: String,
     /// The selection as it was typed.
     pub(crate) select: Vec<String>,
-    /// Whether finished units are done again.
-    pub(crate) force: bool,
     /// The run this one goes on with.
-    pub(crate) resumes: Option<String>,
-    /// The job queue's database.
-    pub(crate) queue: PathBuf,
-    /// Units done at the same time.
+    pub(crate) resumes: Option<u64>,
+    /// The job queue.
+    pub(crate) queue: QueueAddress,
+    /// Units that this process does at the same time; 0 leaves all work to others.
     pub(crate) slots: usize,
+    /// Units in the queue or at work at the same time, over all workers.
+    pub(crate) max_parallel: Option<usize>,
+    /// Whether to hand out nothing more after a unit has failed.
+    pub(crate) fail_fast: bool,
     /// Whether to say nothing.
     pub(crate) quiet: bool,
 }
@@ -42,127 +44,559 @@ pub(crate) struct Request {
 /// What `coa run` does after its command line was read; for programs and tests that run pipelines themselves.
 ///
 /// `queue` names the job queue's database.
-pub async fn run_plan(plan: Plan, store: &Store, queue: &Path, slots: usize) -> Result<(), CommandError> {
+pub async fn run_plan(plan: Plan, store: &Store, queue: &std::path::Path, slots: usize) -> Result<(), CommandError> {
     let request = Request {
         path: String::new(),
         select: Vec::new(),
-        force: false,
         resumes: None,
-        queue: queue.to_owned(),
+        queue: QueueAddress::Sqlite(queue.to_owned()),
         slots,
+        max_parallel: None,
+        fail_fast: false,
         quiet: true,
     };
     run(plan, store, request).await
 }
 
 /// How often a unit is tried in one run when its errors may pass.
-const MAX_ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 4;
 /// The pause before the second try; doubled for each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Units in the queue at the same time, if nobody asks for another number: enough for workers never to wait.
+const WINDOW: usize = 256;
+/// How often other processes' workers are listened for.
+const LISTEN: Duration = Duration::from_millis(100);
+/// How often the run says that it is alive, and looks whether it was cancelled.
+const BEAT: Duration = Duration::from_secs(2);
+/// How long a job may go unheard before it is looked for.
+const UNHEARD: Duration = Duration::from_secs(5);
+/// How long the queue may be out of reach.
+const QUEUE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the plan. The error tells how many units failed; each failure was told when it happened.
-pub(crate) async fn run(mut plan: Plan, store: &Store, request: Request) -> Result<(), CommandError> {
+pub(crate) async fn run(plan: Plan, store: &Store, request: Request) -> Result<(), CommandError> {
     if let Some((stage, upstream)) = plan.missing_upstream() {
         return Err(CommandError::Usage {
             message: format!("stage `{stage}` reads from `{upstream}`, which is not done"),
             hint: Some(format!("select what comes before it too: --select +{stage}")),
         });
     }
-    let run = Ulid::new().to_string();
-    let worker_name = format!("{}-{}-{run}", host(), std::process::id());
-    let record = RunRecord {
-        version: 1,
-        run: run.clone(),
-        pipeline: plan.pipeline.name.clone(),
-        path: request.path,
-        text: plan.pipeline.text.clone(),
-        seed: plan.pipeline.seed,
-        resolved: plan.pipeline.resolved(),
-        select: request.select,
-        force: request.force,
-        resumes: request.resumes,
-        worker: worker_name.clone(),
-        started: now(),
-    };
-    store.begin_run(&record).await?;
-    if request.force {
-        for stage in plan.pipeline.stages.iter().filter(|stage| plan.selection.contains(&stage.name)) {
+    if plan.request.force {
+        // Before the run is on record: a resumed run does not force, and what was to be forgotten must be.
+        for stage in plan.pipeline.stages.iter().filter(|stage| plan.request.selection.contains(&stage.name)) {
             store.forget_units(&stage.name, &stage.fingerprint).await?;
         }
     }
-
-    let began = Instant::now();
-    let stop = Arc::new(AtomicBool::new(false));
+    let partitions = plan.request.partitions.as_ref();
+    let name = worker_name();
+    let record = RunRecord {
+        version: 1,
+        run: 0,
+        pipeline: plan.pipeline.name.clone(),
+        path: request.path.clone(),
+        folder: folder_text(&plan.request.folder),
+        text: plan.pipeline.text.clone(),
+        seed: plan.pipeline.seed,
+        resolved: plan.pipeline.resolved(),
+        select: request.select.clone(),
+        partitions: partitions.map(|partitions| partitions.ranges().to_vec()),
+        time_zone: partitions.map(|partitions| partitions.zone().to_owned()),
+        force: plan.request.force,
+        resumes: request.resumes,
+        worker: name.clone(),
+        started: now(),
+    };
+    let queue = Arc::new(Queue::open(&request.queue).await?);
+    let record = store.begin_run(record).await?;
     let display = Display::new(request.quiet);
-    let (results, mut finished) = mpsc::unbounded_channel();
-    let worker = Worker { store: store.clone(), run: run.clone(), name: worker_name.clone(), stop: Arc::clone(&stop) };
-    let desk = Arc::new(Desk {
-        worker,
-        ready: Mutex::default(),
-        results,
-        display: Arc::clone(&display),
-        handle: Handle::current(),
-    });
-    let mut queue = Queue::open(&request.queue).await?;
-    for slot in 0..request.slots.max(1) {
-        let handler: Arc<dyn Handler> = Arc::<Desk>::clone(&desk);
-        queue.start_worker(Slot::Cpu.name(), &format!("{worker_name}-cpu{slot}"), handler);
+    let worker = Worker::new(name.clone(), Arc::clone(&queue), Some(Arc::clone(&display)));
+    worker.add_store(store);
+    worker.add_run(store, record.clone());
+    for slot in 0..request.slots {
+        queue.start_worker(operators::Queue::Cpu, &format!("{name}-cpu{slot}"), Arc::<Worker>::clone(&worker));
     }
-    let handler: Arc<dyn Handler> = Arc::<Desk>::clone(&desk);
-    queue.start_worker(Slot::Gpu.name(), &format!("{worker_name}-gpu"), handler);
+    if request.slots > 0 {
+        queue.start_worker(operators::Queue::Gpu, &format!("{name}-gpu"), Arc::<Worker>::clone(&worker));
+    }
+    let beating = tokio::spawn(Arc::clone(&worker).beat());
+    let mut runner = Runner::new(plan, store.clone(), record, request, Arc::clone(&queue), worker, display);
+    let result = runner.go().await;
+    beating.abort();
+    queue.close().await;
+    result
+}
 
-    let mut state = RunState::new(&plan);
-    let mut signals = Signals::new()?;
-    display.say(&format!("run {run} of `{}` in {}", plan.pipeline.name, store.url()));
-    let mut outcome = Outcome::Complete;
-    let mut signalled = 0;
-    loop {
-        if outcome != Outcome::Interrupted {
-            hand_out(&mut plan, &mut state, &desk, &queue, &display).await?;
-            fold_complete(&plan, &mut state, &display, store, &run).await?;
+/// A run on its way.
+struct Runner {
+    plan: Plan,
+    store: Store,
+    record: RunRecord,
+    request: Request,
+    queue: Arc<Queue>,
+    worker: Arc<Worker>,
+    display: Arc<Display>,
+    /// For each unit, how many of the units it reads are not done.
+    missing: Vec<usize>,
+    /// Units whose inputs are done.
+    ready: BTreeSet<usize>,
+    /// Units that are queued or at work, by stage and partition.
+    out: HashMap<(String, String), Out>,
+    /// Units at work or queued, by stage.
+    out_of_stage: Vec<usize>,
+    failed: HashSet<usize>,
+    tries: HashMap<usize, Tries>,
+    /// Stages that may have become complete.
+    unfolded: BTreeSet<usize>,
+    /// Stages that had something to do.
+    announced: HashSet<usize>,
+    done: u64,
+    /// An error that ended the run.
+    broken: Option<CommandError>,
+}
+
+/// A unit that was handed out.
+struct Out {
+    unit: usize,
+    job: UnitJob,
+    since: Instant,
+}
+
+#[derive(Default)]
+struct Tries {
+    /// Jobs pushed.
+    pushed: u32,
+    /// Tries that ended with an error that may pass.
+    failed: u32,
+}
+
+/// Why a run ends before it is through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Interrupted,
+    Cancelled,
+}
+
+impl Runner {
+    fn new(
+        plan: Plan,
+        store: Store,
+        record: RunRecord,
+        request: Request,
+        queue: Arc<Queue>,
+        worker: Arc<Worker>,
+        display: Arc<Display>,
+    ) -> Self {
+        let stages = plan.pipeline.stages.len();
+        Self {
+            missing: (0..plan.units.len()).map(|unit| plan.missing(unit)).collect(),
+            ready: (0..plan.units.len()).filter(|unit| plan.missing(*unit) == 0).collect(),
+            out: HashMap::new(),
+            out_of_stage: vec![0; stages],
+            failed: HashSet::new(),
+            tries: HashMap::new(),
+            unfolded: (0..stages).collect(),
+            announced: HashSet::new(),
+            done: 0,
+            broken: None,
+            plan,
+            store,
+            record,
+            request,
+            queue,
+            worker,
+            display,
         }
-        if state.running.is_empty() || signalled > 1 {
-            break;
+    }
+
+    async fn go(&mut self) -> Result<(), CommandError> {
+        let began = Instant::now();
+        let mut signals = Signals::new()?;
+        let url = self.store.url().to_string();
+        let name = &self.plan.pipeline.name;
+        self.display.say(&format!("run {} of `{name}` in {url}", self.record.run));
+        for (stage, passed_over) in &self.plan.passed_over {
+            if !passed_over.is_empty() {
+                let counts: Vec<String> = passed_over.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+                self.display.say(&format!("{stage}: objects passed over: {}", counts.join(", ")));
+            }
         }
-        tokio::select! {
-            Some(done) = finished.recv() => settle(&mut plan, &mut state, &desk, done, &display),
-            () = signals.next() => {
-                stop.store(true, Ordering::Relaxed);
-                outcome = Outcome::Interrupted;
-                signalled += 1;
-                display.say("stopping: units in hand come to a safe place first; once more to leave at once");
+        let mut ends: Option<Ends> = None;
+        let mut signalled = 0;
+        let mut beaten: Option<Instant> = None;
+        let mut told_to_wait = false;
+        loop {
+            if beaten.is_none_or(|at| at.elapsed() >= BEAT) {
+                beaten = Some(Instant::now());
+                self.queue_does(self.queue.beat_run(&url, self.record.run).await).await;
+                if ends.is_none() && self.store.is_cancelled(self.record.run).await.unwrap_or(false) {
+                    self.display.say("cancelled: units in hand come to a safe place first");
+                    self.worker.stop();
+                    ends = Some(Ends::Cancelled);
+                }
+                self.look_for_unheard().await;
+            }
+            self.hear(&url).await;
+            let stopped =
+                ends.is_some() || self.broken.is_some() || (self.request.fail_fast && !self.failed.is_empty());
+            if !stopped {
+                self.hand_out().await;
+                self.fold_complete().await;
+            }
+            // What other workers have in hand when this run ends, they finish or not; the next run looks.
+            let waiting = if stopped { self.worker.in_hand() } else { self.out.len() };
+            if (waiting == 0 && (stopped || self.ready.is_empty())) || signalled > 1 {
+                break;
+            }
+            if self.request.slots == 0 && !told_to_wait && began.elapsed() > UNHEARD && self.done == 0 {
+                told_to_wait = true;
+                self.display.say("waiting for workers: `coa worker` with the same queue takes the jobs");
+            }
+            tokio::select! {
+                () = self.worker.dealt.notified() => {}
+                () = tokio::time::sleep(LISTEN) => {}
+                () = signals.next() => {
+                    self.worker.stop();
+                    ends = ends.or(Some(Ends::Interrupted));
+                    signalled += 1;
+                    self.display.say("stopping: units in hand come to a safe place first; once more to leave at once");
+                }
+            }
+        }
+        self.hear(&url).await;
+        self.fold_rest().await;
+        self.end(ends, began).await
+    }
+
+    /// Takes in the result of something the queue was asked. It may be out of reach for a while.
+    async fn queue_does(&mut self, result: Result<(), CommandError>) -> bool {
+        let Err(error) = result else { return true };
+        tracing::warn!(%error, "the job queue is connected to anew");
+        let since = Instant::now();
+        loop {
+            match self.queue.reopen().await {
+                Ok(()) => break,
+                Err(error) if since.elapsed() > QUEUE_PATIENCE => {
+                    self.worker.stop();
+                    self.broken.get_or_insert(error);
+                    return false;
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+            }
+        }
+        // It may be another database than before: everything is looked for.
+        for out in self.out.values_mut() {
+            out.since = Instant::now().checked_sub(UNHEARD).unwrap_or(out.since);
+        }
+        false
+    }
+
+    /// Hands out units that have become ready, as many as the queue is to hold.
+    async fn hand_out(&mut self) {
+        let window = self.request.max_parallel.unwrap_or(WINDOW);
+        let mut full: BTreeSet<usize> = BTreeSet::new();
+        while self.out.len() < window && self.broken.is_none() {
+            let mut ready = self.ready.iter().copied();
+            let Some(unit) = ready.find(|unit| !full.contains(&self.plan.units[*unit].stage)) else { break };
+            let stage = self.plan.units[unit].stage;
+            if !self.plan.selected(unit) || self.plan.record(unit).is_some() || self.failed.contains(&unit) {
+                self.ready.remove(&unit);
+                continue;
+            }
+            let limit = self.plan.pipeline.stages[stage].max_parallel;
+            if limit.is_some_and(|limit| self.out_of_stage[stage] >= limit) {
+                full.insert(stage);
+                continue;
+            }
+            // Its inputs have become known, and with them perhaps that it is done already.
+            if matches!(self.plan.units[unit].state, UnitState::Due(Reason::After(_)))
+                && let Err(error) = self.plan.look_at(&[unit]).await
+            {
+                self.stop_with(error.into());
+                return;
+            }
+            self.ready.remove(&unit);
+            if self.plan.record(unit).is_some() {
+                self.is_done(unit);
+                continue;
+            }
+            if self.announced.insert(stage) {
+                let due = self.plan.units_of(stage).filter(|unit| self.plan.record(*unit).is_none()).count();
+                self.display.begin_stage(&self.plan.pipeline.stages[stage].name, due as u64);
+            }
+            self.push(unit, Duration::ZERO).await;
+        }
+    }
+
+    /// Pushes a unit's job.
+    async fn push(&mut self, unit: usize, pause: Duration) {
+        let Some(want) = self.plan.want(unit) else { return };
+        let stage = self.plan.stage(unit);
+        let kind = stage.factory.queue();
+        let inputs = stage.inputs.iter().zip(&self.plan.units[unit].reads).map(|(binding, units)| InputUnits {
+            port: binding.port.name.to_owned(),
+            stage: binding.stage.clone(),
+            from: binding.from.to_owned(),
+            units: units
+                .iter()
+                .filter_map(|unit| self.plan.record(*unit))
+                .map(|record| (record.fingerprint.clone(), record.partition.clone(), record.inputs.clone()))
+                .collect(),
+        });
+        let inputs: Vec<InputUnits> = inputs.collect();
+        for record in self.plan.units[unit].reads.iter().flatten().filter_map(|unit| self.plan.record(*unit)) {
+            self.worker.learn(&self.store, self.record.run, record);
+        }
+        let tries = self.tries.entry(unit).or_default();
+        tries.pushed += 1;
+        let job = UnitJob {
+            version: 1,
+            store: self.store.url().to_string(),
+            run: self.record.run,
+            number: self.plan.units[unit].number,
+            objects: self.plan.units[unit].objects.clone(),
+            inputs,
+            attempt: tries.pushed,
+            want,
+        };
+        let place = (job.want.stage.clone(), job.want.partition.clone());
+        let pushed = self.queue.push(kind, job.clone(), pause).await;
+        self.out.insert(place, Out { unit, job, since: Instant::now() + pause });
+        self.out_of_stage[self.plan.units[unit].stage] += 1;
+        self.queue_does(pushed).await;
+    }
+
+    /// Takes in which units have ended.
+    async fn hear(&mut self, url: &str) {
+        let ended = match self.queue.take_ended(url, self.record.run).await {
+            Ok(ended) => ended,
+            Err(error) => {
+                self.queue_does(Err(error)).await;
+                return;
+            }
+        };
+        for ended in ended {
+            self.settle(ended).await;
+        }
+    }
+
+    /// Takes in how a unit ended.
+    async fn settle(&mut self, ended: Ended) {
+        let Ended { stage, partition, attempt, ending } = ended;
+        let place = (stage, partition);
+        let Some(out) = self.out.get(&place) else { return };
+        let unit = out.unit;
+        let current = out.job.attempt == attempt;
+        match ending {
+            Ending::Done => self.believe(&place).await,
+            // An older try, whose unit has been given to another.
+            Ending::Failed { .. } if !current => {}
+            Ending::Failed { kind, error, hint } => {
+                self.take_back(&place);
+                let place = if place.1 == WHOLE { place.0 } else { format!("{}/{}", place.0, place.1) };
+                if kind == ErrorKind::Interrupted {
+                    // By a worker that had to leave: another takes the unit. If the run itself is ending, nobody does.
+                    self.ready.insert(unit);
+                    return;
+                }
+                let tries = self.tries.entry(unit).or_default();
+                tries.failed += 1;
+                if kind.is_transient() && tries.failed < MAX_ATTEMPTS {
+                    let pause = FIRST_PAUSE * 2_u32.pow(tries.failed - 1);
+                    self.display.say(&format!("{place}: {error}; trying again in {} s", pause.as_secs()));
+                    self.push(unit, pause).await;
+                    return;
+                }
+                self.failed.insert(unit);
+                self.display.say(&format!("error: {place}: {error}"));
+                if let Some(hint) = hint {
+                    self.display.say(&format!("hint: {hint}"));
+                }
             }
         }
     }
-    if signalled <= 1 {
-        queue.close().await;
-    }
-    if outcome == Outcome::Complete && !state.failed.is_empty() {
-        outcome = Outcome::Failed;
-    }
-    let blocked = plan.due().count() as u64 - state.failed.len() as u64;
-    let end = RunEnd {
-        version: 1,
-        outcome,
-        done: state.done,
-        failed: state.failed.len() as u64,
-        blocked,
-        finished: now(),
-        seconds: began.elapsed().as_secs_f64(),
-    };
-    store.end_run(&run, &end).await?;
-    let again = format!("`coa resume --store {}` goes on", shown(store));
-    match outcome {
-        Outcome::Complete => {
-            display.say(&format!("done: {} units in {:.1} s", state.done, end.seconds));
-            Ok(())
+
+    /// A unit is said to be done: its record says so, or it is not.
+    async fn believe(&mut self, place: &(String, String)) {
+        let Some(out) = self.out.get(place) else { return };
+        let (unit, want) = (out.unit, out.job.want.clone());
+        let known = self.worker.known(&self.store, self.record.run, &want);
+        let record = match known {
+            Some(record) => Ok(Some(record)),
+            None => self.store.unit(&want).await.map(|record| record.map(Arc::new)),
+        };
+        match record {
+            Ok(Some(record)) => {
+                self.take_back(place);
+                let stage = self.plan.stage(unit).name.clone();
+                self.plan.units[unit].state = UnitState::Done(record);
+                self.done += 1;
+                self.is_done(unit);
+                self.display.unit_done(&stage);
+            }
+            // Looked for again when it has gone unheard for a while.
+            Ok(None) => tracing::warn!(stage = place.0, partition = place.1, "a unit was said to be done and is not"),
+            Err(error) => tracing::warn!(error = error.chain(), "a unit's record could not be read"),
         }
-        Outcome::Interrupted => Err(CommandError::Interrupted(format!("interrupted; {again}"))),
-        Outcome::Failed => Err(CommandError::Failed(format!(
-            "{} of {} units failed, {blocked} were not tried; {again}",
-            end.failed,
-            end.failed + end.done + blocked
-        ))),
+    }
+
+    /// What follows from a unit being done.
+    fn is_done(&mut self, unit: usize) {
+        self.unfolded.insert(self.plan.units[unit].stage);
+        for reader in self.plan.readers(unit).to_vec() {
+            self.missing[reader] -= 1;
+            if self.missing[reader] == 0 {
+                self.ready.insert(reader);
+            }
+        }
+    }
+
+    fn take_back(&mut self, place: &(String, String)) {
+        if let Some(out) = self.out.remove(place) {
+            self.out_of_stage[self.plan.units[out.unit].stage] -= 1;
+        }
+    }
+
+    /// Looks in the store for jobs that neither this process nor the queue knows any more, and pushes them again.
+    async fn look_for_unheard(&mut self) {
+        let unheard: Vec<((String, String), String)> = self
+            .out
+            .iter()
+            .filter(|(_, out)| out.since.elapsed() >= UNHEARD && !self.worker.has(&out.job.key()))
+            .map(|(place, out)| (place.clone(), out.job.key()))
+            .collect();
+        if unheard.is_empty() {
+            return;
+        }
+        let keys: Vec<String> = unheard.iter().map(|(_, key)| key.clone()).collect();
+        let prefix = run_prefix(self.store.url().as_str(), self.record.run);
+        let unknown = match self.queue.unknown(&prefix, &keys).await {
+            Ok(unknown) => unknown,
+            Err(error) => {
+                self.queue_does(Err(error)).await;
+                return;
+            }
+        };
+        for (place, _) in unheard.into_iter().filter(|(_, key)| unknown.contains(key)) {
+            self.believe(&place).await;
+            if let Some(out) = self.out.get(&place) {
+                let unit = out.unit;
+                self.take_back(&place);
+                self.push(unit, Duration::ZERO).await;
+            }
+        }
+    }
+
+    /// Brings the tables of every stage that has become complete in line with its units.
+    async fn fold_complete(&mut self) {
+        for stage in std::mem::take(&mut self.unfolded) {
+            let name = self.plan.pipeline.stages[stage].name.clone();
+            let complete = self.plan.units_of(stage).all(|unit| self.plan.record(unit).is_some());
+            if !complete || !self.plan.request.selection.contains(&name) {
+                continue;
+            }
+            if let Some(records) = self.fold(stage).await
+                && self.announced.contains(&stage)
+            {
+                self.display.end_stage(&name, &summary(&records));
+            }
+        }
+    }
+
+    /// At the end of a run: partitions that are done are shown even where others of their stage are not.
+    async fn fold_rest(&mut self) {
+        for stage in 0..self.plan.pipeline.stages.len() {
+            let some = self.plan.units_of(stage).any(|unit| self.plan.record(unit).is_some());
+            let all = self.plan.units_of(stage).all(|unit| self.plan.record(unit).is_some());
+            let split = self.plan.pipeline.stages[stage].split() == operators::Split::Whole;
+            if some && !all && !split && self.announced.contains(&stage) && !self.failed.is_empty() {
+                self.fold(stage).await;
+            }
+        }
+    }
+
+    async fn fold(&mut self, stage: usize) -> Option<Vec<Arc<UnitRecord>>> {
+        let records: Vec<Arc<UnitRecord>> =
+            self.plan.units_of(stage).filter_map(|unit| self.plan.record(unit).cloned()).collect();
+        let contended = self.contended().await;
+        let fold = StageFold {
+            stage: &self.plan.pipeline.stages[stage].name,
+            run: self.record.run,
+            scope: self.plan.scope(stage),
+            units: &records,
+            tables: &self.plan.tables_of(stage),
+            contended,
+        };
+        match self.store.fold_stage(&fold).await {
+            Ok(0) => Some(records),
+            Ok(left) => {
+                let name = fold.stage;
+                self.display
+                    .say(&format!("{name}: {left} partitions are left to a newer run, which is about them too"));
+                Some(records)
+            }
+            Err(error) => {
+                self.stop_with(error.into());
+                None
+            }
+        }
+    }
+
+    /// Whether an older run may still be at work.
+    async fn contended(&self) -> bool {
+        let Ok(runs) = self.store.open_runs().await else { return true };
+        let mut alive = false;
+        for run in runs.into_iter().filter(|run| *run < self.record.run) {
+            let within = Duration::from_secs(60);
+            alive |= self.queue.is_run_alive(self.store.url().as_str(), run, within).await.unwrap_or(true);
+        }
+        alive
+    }
+
+    /// An error that no unit is to blame for: nothing more is handed out, and what is in hand comes to a safe place.
+    fn stop_with(&mut self, error: CommandError) {
+        self.worker.stop();
+        self.broken.get_or_insert(error);
+    }
+
+    async fn end(&mut self, ends: Option<Ends>, began: Instant) -> Result<(), CommandError> {
+        let url = self.store.url().to_string();
+        let outcome = match ends {
+            Some(Ends::Interrupted) => Outcome::Interrupted,
+            Some(Ends::Cancelled) => Outcome::Cancelled,
+            None if self.failed.is_empty() && self.broken.is_none() => Outcome::Complete,
+            None => Outcome::Failed,
+        };
+        let blocked = self.plan.due().count() as u64 - self.failed.len() as u64;
+        let failed = self.failed.len() as u64;
+        let end = RunEnd {
+            version: 1,
+            outcome,
+            done: self.done,
+            failed,
+            blocked,
+            finished: now(),
+            seconds: began.elapsed().as_secs_f64(),
+        };
+        let ended = self.store.end_run(self.record.run, &end).await;
+        let _ = self.queue.forget(&run_prefix(&url, self.record.run)).await;
+        let _ = self.queue.forget_run(&url, self.record.run).await;
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
+        ended?;
+        let again = format!("`coa resume --store {}` goes on", shown(&self.store));
+        match outcome {
+            Outcome::Complete => {
+                self.display.say(&format!("done: {} units in {:.1} s", self.done, end.seconds));
+                Ok(())
+            }
+            Outcome::Interrupted => Err(CommandError::Interrupted(format!("interrupted; {again}"))),
+            Outcome::Cancelled => Err(CommandError::Interrupted(format!("cancelled; {again}"))),
+            Outcome::Failed => {
+                let all = failed + self.done + blocked;
+                Err(CommandError::Failed(format!("{failed} of {all} units failed, {blocked} were not tried; {again}")))
+            }
+        }
     }
 }
 
@@ -175,123 +609,6 @@ fn shown(store: &Store) -> String {
         }
         None => store.url().to_string(),
     }
-}
-
-/// The queue's database: beside a local store, in the user's state folder for others.
-pub(crate) fn queue_path(store: &Store) -> PathBuf {
-    match store.local() {
-        Some(folder) => folder.join("queue").join("jobs.sqlite"),
-        None => {
-            let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(std::env::temp_dir);
-            let state = std::env::var_os("XDG_STATE_HOME").map_or_else(|| home.join(".local/state"), Into::into);
-            let name = format!("{:016x}.sqlite", xxhash_rust::xxh3::xxh3_64(store.url().as_str().as_bytes()));
-            state.join("coa").join(name)
-        }
-    }
-}
-
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name: String = name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
-    if name.is_empty() { "host".to_owned() } else { name }
-}
-
-/// What is known of a run besides its plan.
-struct RunState {
-    /// Units that may have become ready.
-    candidates: Vec<usize>,
-    /// Stages that may have become complete.
-    unfolded: BTreeSet<usize>,
-    running: HashSet<usize>,
-    failed: HashSet<usize>,
-    attempts: HashMap<usize, u32>,
-    /// Stages that had something to do.
-    announced: HashSet<usize>,
-    done: u64,
-}
-
-impl RunState {
-    fn new(plan: &Plan) -> Self {
-        Self {
-            candidates: (0..plan.units.len()).collect(),
-            unfolded: (0..plan.pipeline.stages.len()).collect(),
-            running: HashSet::new(),
-            failed: HashSet::new(),
-            attempts: HashMap::new(),
-            announced: HashSet::new(),
-            done: 0,
-        }
-    }
-}
-
-/// Hands out every unit that has become ready.
-async fn hand_out(
-    plan: &mut Plan,
-    state: &mut RunState,
-    desk: &Desk,
-    queue: &Queue,
-    display: &Arc<Display>,
-) -> Result<(), CommandError> {
-    let mut candidates: VecDeque<usize> = std::mem::take(&mut state.candidates).into();
-    while let Some(unit) = candidates.pop_front() {
-        let waiting = plan.record(unit).is_none() && !state.running.contains(&unit) && !state.failed.contains(&unit);
-        if !waiting || !plan.selected(unit) || plan.want(unit).is_none() {
-            continue;
-        }
-        // Its inputs have become known, and with them perhaps that it is done already.
-        plan.units[unit].state = plan.look(unit);
-        let stage = plan.units[unit].stage;
-        let Some(ready) = ready(plan, unit) else {
-            state.unfolded.insert(stage);
-            candidates.extend(plan.readers(unit));
-            continue;
-        };
-        if state.announced.insert(stage) {
-            let due = plan.units_of(stage).filter(|unit| plan.record(*unit).is_none()).count();
-            display.begin_stage(&plan.pipeline.stages[stage].name, due as u64);
-        }
-        let attempt = state.attempts.entry(unit).or_insert(0);
-        *attempt += 1;
-        let pause = if *attempt > 1 { FIRST_PAUSE * 2_u32.pow(*attempt - 2) } else { Duration::ZERO };
-        let job = UnitJob {
-            version: 1,
-            run: desk.worker.run.clone(),
-            stage: ready.want.stage.clone(),
-            partition: ready.want.partition.clone(),
-            attempt: *attempt,
-        };
-        let slot = ready.factory.queue().name();
-        desk.ready().insert((job.stage.clone(), job.partition.clone()), (unit, ready));
-        state.running.insert(unit);
-        queue.push(slot, job, pause).await?;
-    }
-    Ok(())
-}
-
-/// Brings the tables of every stage that has become complete in line with its units.
-async fn fold_complete(
-    plan: &Plan,
-    state: &mut RunState,
-    display: &Arc<Display>,
-    store: &Store,
-    run: &str,
-) -> Result<(), CommandError> {
-    for stage in std::mem::take(&mut state.unfolded) {
-        let name = &plan.pipeline.stages[stage].name;
-        if !plan.selection.contains(name) {
-            continue;
-        }
-        let records: Option<Vec<Arc<UnitRecord>>> =
-            plan.units_of(stage).map(|unit| plan.record(unit).cloned()).collect();
-        let Some(records) = records else { continue };
-        for (port, table) in plan.tables_of(stage) {
-            fold(store, name, port, table, run, &records).await?;
-        }
-        if state.announced.contains(&stage) {
-            display.end_stage(name, &summary(&records));
-        }
-    }
-    Ok(())
 }
 
 /// `8 units, 4000 rows in, kept 3990, rejected 10`
@@ -321,99 +638,14 @@ pub(crate) fn summary(records: &[Arc<UnitRecord>]) -> String {
     parts.join(", ")
 }
 
-fn ready(plan: &Plan, unit: usize) -> Option<ReadyUnit> {
-    if plan.record(unit).is_some() {
-        return None;
-    }
-    let stage = plan.stage(unit);
-    Some(ReadyUnit {
-        want: plan.want(unit)?,
-        number: plan.units[unit].number,
-        factory: stage.factory,
-        operator: Arc::clone(&stage.operator),
-        params: stage.params.clone(),
-        pipeline_seed: plan.pipeline.seed,
-        inputs: plan.inputs(unit),
-        objects: plan.units[unit].objects.iter().map(|(object, _)| object.clone()).collect(),
-    })
-}
-
-/// Takes in how a unit ended.
-fn settle(plan: &mut Plan, state: &mut RunState, desk: &Desk, finished: Finished, display: &Arc<Display>) {
-    let Finished { unit, result } = finished;
-    state.running.remove(&unit);
-    let stage = plan.stage(unit).name.clone();
-    let partition = plan.units[unit].partition.clone();
-    desk.ready().remove(&(stage.clone(), partition.clone()));
-    match result {
-        Ok(record) => {
-            plan.units[unit].state = UnitState::Done(record);
-            state.done += 1;
-            state.candidates.extend(plan.readers(unit));
-            state.unfolded.insert(plan.units[unit].stage);
-            display.unit_done(&stage);
-        }
-        Err(error) => {
-            let attempts = state.attempts.get(&unit).copied().unwrap_or(1);
-            let place = if partition == "all" { stage } else { format!("{stage}/{partition}") };
-            if error.kind == operators::ErrorKind::Interrupted {
-                return;
-            }
-            if error.kind.is_transient() && attempts < MAX_ATTEMPTS {
-                display.say(&format!("{place}: {}; trying again", error.chain()));
-                state.candidates.push(unit);
-                return;
-            }
-            state.failed.insert(unit);
-            display.say(&format!("error: {place}: {}", error.chain()));
-            if let Some(hint) = &error.hint {
-                display.say(&format!("hint: {hint}"));
-            }
-        }
-    }
-}
-
-struct Finished {
-    unit: usize,
-    result: Result<Arc<UnitRecord>, OperatorError>,
-}
-
-/// What workers of this process take their units from.
-struct Desk {
-    worker: Worker,
-    ready: Mutex<HashMap<(String, String), (usize, ReadyUnit)>>,
-    results: mpsc::UnboundedSender<Finished>,
-    display: Arc<Display>,
-    handle: Handle,
-}
-
-impl Desk {
-    fn ready(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), (usize, ReadyUnit)>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Handler for Desk {
-    fn handle(&self, job: UnitJob) {
-        // A job that a killed run left behind: its unit is this run's business only if this run planned it.
-        if job.run != self.worker.run {
-            return;
-        }
-        let Some((unit, ready)) = self.ready().remove(&(job.stage.clone(), job.partition)) else { return };
-        let progress = self.display.unit(&job.stage);
-        let result = execute(&self.worker, &ready, &progress, &self.handle);
-        let _ = self.results.send(Finished { unit, result });
-    }
-}
-
 /// SIGINT and SIGTERM.
-struct Signals {
+pub(crate) struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Self, CommandError> {
+    pub(crate) fn new() -> Result<Self, CommandError> {
         use tokio::signal::unix::{SignalKind, signal};
         let failed = |source| CommandError::Io { what: "cannot listen for signals".to_owned(), source };
         Ok(Self {
@@ -422,7 +654,7 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

@@ -3,10 +3,12 @@
 use std::error::Error;
 
 use schemas::RowError;
+use serde::{Deserialize, Serialize};
 use tools::ToolError;
 
 /// Whose fault an error is; the job system decides by it whether to try again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// The input data or the parameters: trying again gives the same.
     Input,

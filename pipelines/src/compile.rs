@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use operators::params::closest;
-use operators::{Built, Factory, Mistake, Port, Split};
+use operators::{Built, Factory, Mistake, Payload, Port, Split};
+use schemas::{Quarantined, TableDef};
 use toml::Spanned;
 
 use crate::diagnostics::Diagnostics;
@@ -60,17 +61,23 @@ pub fn compile(
                 operator: Arc::from(built.operator),
                 params: built.params,
                 inputs: draft.bindings,
+                max_parallel: draft.file.max_parallel,
+                max_bad_ratio: draft.file.max_bad_ratio.as_ref().map(|ratio| *ratio.get_ref()),
             }
         })
         .collect();
     Ok(Pipeline {
         name: file.name.map(Spanned::into_inner).unwrap_or_default(),
         store: file.store.map(Spanned::into_inner),
+        queue: file.queue.map(Spanned::into_inner),
         seed,
         text: text.to_owned(),
         stages,
     })
 }
+
+/// Where records go that could not be read.
+const QUARANTINE: TableDef = TableDef::of::<Quarantined>();
 
 /// Stage names become folders and SQL schemas.
 fn check_name(name: &Spanned<String>, mistakes: &mut Vec<Mistake>) {
@@ -124,6 +131,19 @@ impl<'a> Draft<'a> {
                 None
             }
         };
+        let quarantines = factory.outputs().iter().any(|port| port.payload == Payload::Table(QUARANTINE));
+        if let Some(ratio) = &stage.max_bad_ratio
+            && !quarantines
+        {
+            mistakes.push(Mistake {
+                span: ratio.span(),
+                message: format!(
+                    "operator `{}` quarantines nothing: `max_bad_ratio` has no meaning here",
+                    factory.name()
+                ),
+                hint: None,
+            });
+        }
         Some(Self { file: stage, factory: *factory, built, bindings: Vec::new() })
     }
 

@@ -12,6 +12,7 @@ use toml::de::{DeTable, DeValue};
 pub(crate) struct PipelineFile<'a> {
     pub(crate) name: Option<Spanned<String>>,
     pub(crate) store: Option<Spanned<String>>,
+    pub(crate) queue: Option<Spanned<String>>,
     pub(crate) seed: Option<u64>,
     pub(crate) stages: Vec<StageFile<'a>>,
 }
@@ -21,11 +22,13 @@ pub(crate) struct StageFile<'a> {
     pub(crate) name: Spanned<String>,
     pub(crate) operator: Option<Spanned<String>>,
     pub(crate) inputs: Vec<(Spanned<String>, Spanned<String>)>,
+    pub(crate) max_parallel: Option<usize>,
+    pub(crate) max_bad_ratio: Option<Spanned<f64>>,
     pub(crate) params: Spanned<DeValue<'a>>,
 }
 
-const FILE_KEYS: [&str; 4] = ["name", "store", "seed", "stages"];
-const STAGE_KEYS: [&str; 3] = ["operator", "inputs", "params"];
+const FILE_KEYS: [&str; 5] = ["name", "store", "queue", "seed", "stages"];
+const STAGE_KEYS: [&str; 5] = ["operator", "inputs", "params", "max_parallel", "max_bad_ratio"];
 
 /// Reads the text. What can be read is returned along with the mistakes, so that later checks find theirs too.
 pub(crate) fn read(text: &str) -> (PipelineFile<'_>, Vec<Mistake>) {
@@ -38,7 +41,7 @@ pub(crate) fn read(text: &str) -> (PipelineFile<'_>, Vec<Mistake>) {
             hint: None,
         })
         .collect();
-    let mut file = PipelineFile { name: None, store: None, seed: None, stages: Vec::new() };
+    let mut file = PipelineFile { name: None, store: None, queue: None, seed: None, stages: Vec::new() };
     let root = root.into_inner();
     if mistakes.is_empty() {
         mistakes.extend(unknown_keys(&root, &FILE_KEYS));
@@ -47,6 +50,7 @@ pub(crate) fn read(text: &str) -> (PipelineFile<'_>, Vec<Mistake>) {
         match key.get_ref().as_ref() {
             "name" => file.name = string("name", &value, &mut mistakes),
             "store" => file.store = string("store", &value, &mut mistakes),
+            "queue" => file.queue = queue(&value, &mut mistakes),
             "seed" => file.seed = seed(&value, &mut mistakes),
             "stages" => {
                 let span = value.span();
@@ -91,11 +95,15 @@ fn stage<'a>(
         name,
         operator: None,
         inputs: Vec::new(),
+        max_parallel: None,
+        max_bad_ratio: None,
     };
     for (key, value) in table {
         match key.get_ref().as_ref() {
             "operator" => stage.operator = string("operator", &value, mistakes),
             "params" => stage.params = value,
+            "max_parallel" => stage.max_parallel = count("max_parallel", &value, mistakes),
+            "max_bad_ratio" => stage.max_bad_ratio = ratio("max_bad_ratio", &value, mistakes),
             "inputs" => {
                 let span = value.span();
                 let DeValue::Table(inputs) = value.into_inner() else {
@@ -133,6 +141,44 @@ fn seed(value: &Spanned<DeValue<'_>>, mistakes: &mut Vec<Mistake>) -> Option<u64
         mistakes.push(wrong(value.span(), "`seed` must be a whole number from 0"));
     }
     seed
+}
+
+/// The address of a job queue. It is kept with every run, so it may not hold a password.
+fn queue(value: &Spanned<DeValue<'_>>, mistakes: &mut Vec<Mistake>) -> Option<Spanned<String>> {
+    let address = string("queue", value, mistakes)?;
+    let authority = address.get_ref().split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or(rest));
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+    if user.contains(':') || address.get_ref().contains("password=") {
+        mistakes.push(Mistake {
+            span: address.span(),
+            message: "`queue` holds a password, and the text of a pipeline is kept with every run".to_owned(),
+            hint: Some("leave it out and give it by PGPASSWORD, ~/.pgpass or COA_QUEUE".to_owned()),
+        });
+    }
+    Some(address)
+}
+
+fn count(key: &str, value: &Spanned<DeValue<'_>>, mistakes: &mut Vec<Mistake>) -> Option<usize> {
+    let integer = value.get_ref().as_integer();
+    let count = integer.and_then(|integer| usize::from_str_radix(integer.as_str(), integer.radix()).ok());
+    let count = count.filter(|count| *count > 0);
+    if count.is_none() {
+        mistakes.push(wrong(value.span(), &format!("`{key}` must be a whole number from 1")));
+    }
+    count
+}
+
+fn ratio(key: &str, value: &Spanned<DeValue<'_>>, mistakes: &mut Vec<Mistake>) -> Option<Spanned<f64>> {
+    let number = match value.get_ref() {
+        DeValue::Float(float) => float.as_str().parse::<f64>().ok(),
+        DeValue::Integer(integer) => integer.as_str().parse::<f64>().ok(),
+        _ => None,
+    };
+    let number = number.filter(|number| (0.0..=1.0).contains(number));
+    if number.is_none() {
+        mistakes.push(wrong(value.span(), &format!("`{key}` must be a number from 0 to 1")));
+    }
+    number.map(|number| Spanned::new(value.span(), number))
 }
 
 fn wrong(span: Range<usize>, message: &str) -> Mistake {

@@ -18,5 +18,5 @@ mod selection;
 
 pub use compile::compile;
 pub use diagnostics::Diagnostics;
-pub use pipeline::{Binding, Pipeline, Stage};
+pub use pipeline::{Binding, Pipeline, Stage, fingerprint};
 pub use selection::{Selection, SelectionError};

@@ -12,6 +12,8 @@ pub struct Pipeline {
     pub name: String,
     /// The store's address, where the file gives one.
     pub store: Option<String>,
+    /// The job queue's address, where the file gives one.
+    pub queue: Option<String>,
     /// What every draw is seeded from.
     pub seed: u64,
     /// The text it was made from.
@@ -32,6 +34,10 @@ pub struct Stage {
     pub params: Value,
     /// The bound inputs, in the order of the operator's ports.
     pub inputs: Vec<Binding>,
+    /// Units that may be at work at the same time, over all workers.
+    pub max_parallel: Option<usize>,
+    /// The share of records that may be quarantined before the stage counts as failed.
+    pub max_bad_ratio: Option<f64>,
     /// What the output depends on besides the inputs.
     pub fingerprint: String,
 }
@@ -70,11 +76,13 @@ impl Pipeline {
                     "inputs": inputs,
                     "params": stage.params,
                     "fingerprint": stage.fingerprint,
+                    "max_parallel": stage.max_parallel,
+                    "max_bad_ratio": stage.max_bad_ratio,
                 });
                 (stage.name.clone(), settings)
             })
             .collect();
-        json!({"name": self.name, "store": self.store, "seed": self.seed, "stages": stages})
+        json!({"name": self.name, "store": self.store, "queue": self.queue, "seed": self.seed, "stages": stages})
     }
 }
 
@@ -91,7 +99,7 @@ impl Stage {
 }
 
 /// What a stage's output depends on besides its inputs, as 32 hexadecimal digits.
-pub(crate) fn fingerprint(factory: &dyn Factory, params: &Value, seed: u64) -> String {
+pub fn fingerprint(factory: &dyn Factory, params: &Value, seed: u64) -> String {
     let tables: Vec<Value> = factory
         .outputs()
         .iter()

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use jobs::plan::Plan;
+use jobs::plan::{Plan, Request};
 use jobs::{registry, run_plan};
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -96,8 +96,8 @@ fn open(objects: Arc<dyn ObjectStore>) -> Store {
 }
 
 async fn run(pipeline: &Arc<Pipeline>, store: &Store, queue: &LocalPath) -> std::result::Result<(), String> {
-    let selection = Selection::all(pipeline);
-    let plan = Plan::make(Arc::clone(pipeline), selection, Some(store), false).await.map_err(|e| e.to_string())?;
+    let about = Request::of(Selection::all(pipeline));
+    let plan = Plan::make(Arc::clone(pipeline), about, Some(store)).await.map_err(|e| e.to_string())?;
     run_plan(plan, store, queue, 2).await.map_err(|error| error.to_string())
 }
 

@@ -132,8 +132,8 @@ fn files(place: &Place, stage: &str) -> BTreeMap<String, String> {
 
 /// Whether any attempt at a unit of the stage has begun.
 fn begun(store: &Path, stage: &str) -> bool {
-    let Ok(runs) = std::fs::read_dir(store.join("attempts")) else { return false };
-    runs.flatten().any(|run| std::fs::read_dir(run.path().join(stage)).is_ok_and(|mut found| found.next().is_some()))
+    let Ok(prints) = std::fs::read_dir(store.join("attempts").join(stage)) else { return false };
+    prints.flatten().any(|print| std::fs::read_dir(print.path()).is_ok_and(|mut found| found.next().is_some()))
 }
 
 fn has_checkpoint(store: &Path) -> bool {

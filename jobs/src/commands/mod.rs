@@ -1,5 +1,7 @@
 //! The command line: one file a command. Results go to stdout, talk goes to stderr.
 
+mod backfill;
+mod cancel;
 mod check;
 mod operators;
 mod plan;
@@ -9,7 +11,9 @@ mod run;
 mod show;
 mod sql;
 mod status;
+mod worker;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +22,7 @@ use pipelines::{Pipeline, compile};
 use store::Store;
 
 use crate::error::CommandError;
+use crate::queue::QueueAddress;
 use crate::registry;
 
 /// Turns recorded multi-agent runs into one trained agent.
@@ -39,8 +44,14 @@ enum Command {
     Plan(plan::Plan),
     /// Run what the plan lists.
     Run(run::Run),
+    /// Run the partitioned stages over some partitions of their source.
+    Backfill(backfill::Backfill),
     /// Go on with the last run, or a named one.
     Resume(resume::Resume),
+    /// Ask a run to end, wherever it runs.
+    Cancel(cancel::Cancel),
+    /// Take jobs from a queue and do them.
+    Worker(worker::Worker),
     /// Show runs, stages, units and errors.
     Status(status::Status),
     /// Query the store's tables.
@@ -66,6 +77,9 @@ impl Cli {
             Command::Check(command) => command.execute(),
             Command::Plan(command) => command.execute().await,
             Command::Run(command) => command.execute().await,
+            Command::Backfill(command) => command.execute().await,
+            Command::Cancel(command) => command.execute().await,
+            Command::Worker(command) => command.execute().await,
             Command::Resume(command) => command.execute().await,
             Command::Status(command) => command.execute().await,
             Command::Sql(command) => command.execute().await,
@@ -117,6 +131,31 @@ impl StoreArgs {
     }
 }
 
+/// The job queue.
+#[derive(clap::Args)]
+struct QueueArgs {
+    /// The job queue: postgres://host/database for many machines, or the path of an SQLite database. Beside a local
+    /// store where not given. Passwords come from PGPASSWORD or ~/.pgpass.
+    #[arg(long, env = "COA_QUEUE", value_name = "URL")]
+    queue: Option<String>,
+}
+
+impl QueueArgs {
+    /// The address given here, or in the pipeline's file, or the store's own.
+    fn address(&self, store: &Store, pipeline: Option<&str>) -> QueueAddress {
+        match self.queue.as_deref().or(pipeline) {
+            Some(address) => QueueAddress::parse(address),
+            None => QueueAddress::of(store),
+        }
+    }
+}
+
+/// The folder that relative sources begin in.
+fn current_folder() -> Result<PathBuf, CommandError> {
+    std::env::current_dir()
+        .map_err(|source| CommandError::Io { what: "the current directory is gone".to_owned(), source })
+}
+
 fn read_file(path: &Path) -> Result<String, CommandError> {
     let what = |source: std::io::Error| {
         let message = match source.kind() {
@@ -130,8 +169,8 @@ fn read_file(path: &Path) -> Result<String, CommandError> {
     std::fs::read_to_string(path).map_err(what)
 }
 
-/// Prints data.
-#[expect(clippy::print_stdout, reason = "stdout is where data goes")]
+/// Prints data. Whoever reads it may have had enough: that is no error.
 fn print(text: &str) {
-    println!("{text}");
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
 }

@@ -6,7 +6,8 @@ use clap::Args;
 use pipelines::Selection;
 use serde_json::json;
 
-use super::{PipelineArgs, print};
+use super::backfill::About;
+use super::{PipelineArgs, current_folder, print};
 use crate::error::CommandError;
 use crate::plan::{self, UnitState, existing};
 
@@ -18,6 +19,8 @@ pub(super) struct Plan {
     /// Only this stage; `STAGE+` with all after it, `+STAGE` with all before it. May be given several times.
     #[arg(long, short, value_name = "STAGE")]
     select: Vec<String>,
+    #[command(flatten)]
+    about: About,
     /// As if finished units were to be done again.
     #[arg(long)]
     force: bool,
@@ -31,7 +34,14 @@ impl Plan {
         let pipeline = self.pipeline.load()?;
         let selection = Selection::parse(&pipeline, &self.select)?;
         let store = existing(&self.pipeline.address(&pipeline)?).await?;
-        let plan = plan::Plan::make(pipeline, selection, store.as_ref(), self.force).await?;
+        let request = plan::Request {
+            selection,
+            partitions: self.about.partitions()?,
+            which: self.about.which(),
+            force: self.force,
+            folder: current_folder()?,
+        };
+        let plan = plan::Plan::make(pipeline, request, store.as_ref()).await?;
         let text = if self.json { as_json(&plan) } else { as_text(&plan) };
         print(&text);
         Ok(())
@@ -60,9 +70,16 @@ fn as_json(plan: &plan::Plan) -> String {
 /// One line for units of a stage that have the same state, with the partitions where they are few.
 fn as_text(plan: &plan::Plan) -> String {
     let mut lines = Vec::new();
+    if let Some(partitions) = &plan.request.partitions {
+        lines.push(format!("partitions {partitions}"));
+    }
+    for (stage, passed_over) in plan.passed_over.iter().filter(|(_, passed_over)| !passed_over.is_empty()) {
+        let counts: Vec<String> = passed_over.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+        lines.push(format!("{stage:<16} objects passed over: {}", counts.join(", ")));
+    }
     let (mut due, mut done) = (0, 0);
     for (index, stage) in plan.pipeline.stages.iter().enumerate() {
-        if !plan.selection.contains(&stage.name) {
+        if !plan.request.selection.contains(&stage.name) {
             continue;
         }
         let mut by_state: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -72,6 +89,7 @@ fn as_text(plan: &plan::Plan) -> String {
                     done += 1;
                     "done".to_owned()
                 }
+                UnitState::Due(_) if !plan.selected(unit) => continue,
                 UnitState::Due(reason) => {
                     due += 1;
                     format!("run: {reason}")

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Float64Type, Int64Type};
 use clap::Args;
 use schemas::{Rejected, Rollout, Table, TokenizedSample, TrainingStep};
+use serde_json::Value;
 use store::{Store, StoredTable, UnitRecord, tables};
 
 use super::{StoreArgs, print};
@@ -23,12 +25,15 @@ pub(super) struct Report {
 impl Report {
     pub(super) async fn execute(self) -> Result<(), CommandError> {
         let store = self.store.open().await?;
-        let Some((run, _)) = store.runs().await?.pop() else {
+        let Some((run, _)) = store.last_run().await? else {
             return Err(CommandError::usage(format!("nothing was run in `{}` yet", store.url())));
         };
         let mut text = format!("pipeline `{}`, seed {}, in {}\n", run.pipeline, run.seed, store.url());
-        text.push_str(&rows(&store, &run.resolved["stages"]).await?);
-        let stored = tables(&store).await?;
+        let stages = Stages::of(&store, &run.resolved["stages"]).await?;
+        text.push_str(&stages.rows());
+        // Of the last run's stages, and only where they are done as that run wants them.
+        let stored: Vec<StoredTable> =
+            tables(&store).await?.into_iter().filter(|table| stages.units(&table.stage).is_some()).collect();
         for table in of::<Rejected>(&stored) {
             text.push_str(&rejections(&store, table).await?);
         }
@@ -50,42 +55,65 @@ fn of<T: Table>(stored: &[StoredTable]) -> impl Iterator<Item = &StoredTable> {
     stored.iter().filter(|table| table.table == T::NAME && table.version == T::VERSION)
 }
 
-/// Rows in and out of each stage, and its time.
-async fn rows(store: &Store, stages: &serde_json::Value) -> Result<String, CommandError> {
-    let mut text = format!(
-        "\n{:<16} {:<20} {:>6} {:>9}  {:<44} {:>8}\n",
-        "stage", "operator", "units", "rows in", "rows out", "seconds"
-    );
-    let mut total = 0.0;
-    for (name, settings) in stages.as_object().into_iter().flatten() {
-        let print = settings["fingerprint"].as_str().unwrap_or_default();
-        let units: Vec<UnitRecord> = store.units(name).await?;
-        let units: Vec<UnitRecord> = units.into_iter().filter(|unit| unit.fingerprint == print).collect();
-        // What is read from a source is not rows yet, but records.
-        let rows: u64 = units.iter().flat_map(|unit| unit.rows_in.values()).sum();
-        let records: u64 = units.iter().filter_map(|unit| unit.counts.get("records")).sum();
-        let rows_in = rows + records;
-        let mut out: BTreeMap<&str, u64> = BTreeMap::new();
-        for table in units.iter().flat_map(|unit| &unit.tables) {
-            *out.entry(&table.port).or_default() += table.rows;
+/// The stages of a run with the units that make them up.
+struct Stages<'a>(Vec<(&'a str, &'a Value, Vec<Arc<UnitRecord>>)>);
+
+impl<'a> Stages<'a> {
+    async fn of(store: &Store, settings: &'a Value) -> Result<Self, CommandError> {
+        let mut stages = Vec::new();
+        for (name, settings) in settings.as_object().into_iter().flatten() {
+            let print = settings["fingerprint"].as_str().unwrap_or_default();
+            let units = store.current_units(name).await?.into_iter().filter(|unit| unit.fingerprint == print);
+            stages.push((name.as_str(), settings, units.collect()));
         }
-        let out: Vec<String> = out.into_iter().map(|(port, rows)| format!("{port} {rows}")).collect();
-        let seconds: f64 = units.iter().map(|unit| unit.seconds).sum();
-        total += seconds;
-        let operator = settings["operator"].as_str().unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "{name:<16} {operator:<20} {:>6} {rows_in:>9}  {:<44} {seconds:>8.1}",
-            units.len(),
-            out.join(", ")
-        );
+        Ok(Self(stages))
     }
-    let _ = writeln!(text, "{:<100} {total:>8.1}", "all units");
-    Ok(text)
+
+    /// The units of a stage; none where nothing is done.
+    fn units(&self, stage: &str) -> Option<&[Arc<UnitRecord>]> {
+        let found = self.0.iter().find(|(name, _, _)| *name == stage)?;
+        (!found.2.is_empty()).then_some(&found.2)
+    }
+
+    /// Rows in and out of each stage, and its time.
+    fn rows(&self) -> String {
+        let mut text = format!(
+            "\n{:<16} {:<20} {:>6} {:>9}  {:<44} {:>8}\n",
+            "stage", "operator", "units", "rows in", "rows out", "seconds"
+        );
+        let mut total = 0.0;
+        for (name, settings, units) in &self.0 {
+            // What is read from a source is not rows yet, but records.
+            let rows: u64 = units.iter().flat_map(|unit| unit.rows_in.values()).sum();
+            let records: u64 = units.iter().filter_map(|unit| unit.counts.get("records")).sum();
+            let rows_in = rows + records;
+            let mut out: BTreeMap<&str, u64> = BTreeMap::new();
+            for table in units.iter().flat_map(|unit| &unit.tables) {
+                *out.entry(&table.port).or_default() += table.rows;
+            }
+            let out: Vec<String> = out.into_iter().map(|(port, rows)| format!("{port} {rows}")).collect();
+            let seconds: f64 = units.iter().map(|unit| unit.seconds).sum();
+            total += seconds;
+            let operator = settings["operator"].as_str().unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "{name:<16} {operator:<20} {:>6} {rows_in:>9}  {:<44} {seconds:>8.1}",
+                units.len(),
+                out.join(", ")
+            );
+        }
+        let _ = writeln!(text, "{:<100} {total:>8.1}", "all units");
+        text
+    }
+}
+
+/// A table's name in a query.
+fn place(table: &StoredTable) -> String {
+    format!("\"{}\".\"{}\"", table.stage, table.port)
 }
 
 async fn rejections(store: &Store, table: &StoredTable) -> Result<String, CommandError> {
-    let place = format!("{}.{}", table.stage, table.port);
+    let place = place(table);
     let sql = format!("select reason, count(*) as n from {place} group by reason order by n desc, reason");
     let answer = query(store, &sql).await?;
     let mut reasons = Vec::new();
@@ -102,7 +130,7 @@ async fn rejections(store: &Store, table: &StoredTable) -> Result<String, Comman
 }
 
 async fn tokens(store: &Store, table: &StoredTable) -> Result<String, CommandError> {
-    let place = format!("{}.{}", table.stage, table.port);
+    let place = place(table);
     let sql = format!(
         "select count(*), sum(cardinality(input_ids)), sum(trained_tokens), sum(observation_tokens), sum(cast(truncated as bigint)) from {place}"
     );
@@ -110,13 +138,15 @@ async fn tokens(store: &Store, table: &StoredTable) -> Result<String, CommandErr
     let [samples, all, trained, observed, cut] = numbers[..] else { return Ok(String::new()) };
     let share = 100.0 * trained / all.max(1.0);
     Ok(format!(
-        "\ntokens of {place}: {samples} samples, {all} tokens, {trained} trained ({share:.1} %), {} masked ({observed} of them observations), {cut} samples cut\n",
+        "\ntokens of {}.{}: {samples} samples, {all} tokens, {trained} trained ({share:.1} %), {} masked ({observed} of them observations), {cut} samples cut\n",
+        table.stage,
+        table.port,
         all - trained
     ))
 }
 
 async fn training(store: &Store, table: &StoredTable) -> Result<String, CommandError> {
-    let place = format!("{}.{}", table.stage, table.port);
+    let place = place(table);
     let sql = format!(
         "select max(step), avg(loss) filter (where step <= 10), avg(loss) filter (where step > last - 10), sum(tokens), sum(trained_tokens), sum(seconds), sum(cast(skipped as bigint)) \
          from {place} cross join (select max(step) as last from {place})"
@@ -144,7 +174,7 @@ async fn training(store: &Store, table: &StoredTable) -> Result<String, CommandE
 }
 
 async fn agent(store: &Store, table: &StoredTable) -> Result<String, CommandError> {
-    let place = format!("{}.{}", table.stage, table.port);
+    let place = place(table);
     let figures = |group: &str| {
         format!(
             "select {group} as grouped, count(*), sum(cast(correct as bigint)), sum(cast(finish = 'answer' as bigint)), \

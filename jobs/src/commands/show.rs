@@ -36,7 +36,7 @@ impl Show {
         let paint = Paint { on: std::io::stdout().is_terminal() };
         let mut found: Vec<(String, String)> = Vec::new();
         for table in tables(&store).await? {
-            let place = format!("{}.{}", table.stage, table.port);
+            let place = format!("\"{}\".\"{}\"", table.stage, table.port);
             if table.table == Trajectory::NAME {
                 for row in rows::<Trajectory>(&store, &place, "trajectory_id", &id).await? {
                     found.push((row.trajectory_id.clone(), trajectory(&row, &place, &paint)));

@@ -1,23 +1,26 @@
-//! `coa status`: runs, stages, units, attempts and errors.
+//! `coa status`: a run, its stages, what is being worked on, what failed and why.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
-use store::{AttemptEnd, AttemptRecord, RunEnd, RunRecord, Store, UnitRecord};
+use store::{AttemptEnd, RunEnd, RunRecord, Store, UnitRecord};
 
-use super::{StoreArgs, print};
+use super::{QueueArgs, StoreArgs, print};
 use crate::error::CommandError;
+use crate::queue::{LeaseView, Queue};
 use crate::runner::summary;
 
 /// See the module documentation.
 #[derive(Args)]
 pub(super) struct Status {
     /// The run; the last one where not given.
-    run: Option<String>,
+    run: Option<u64>,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    queue: QueueArgs,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -26,7 +29,7 @@ pub(super) struct Status {
 impl Status {
     pub(super) async fn execute(self) -> Result<(), CommandError> {
         let store = self.store.open().await?;
-        let facts = Facts::gather(&store, self.run.as_deref()).await?;
+        let facts = Facts::gather(&store, self.run, &self.queue).await?;
         let text = if self.json {
             serde_json::to_string_pretty(&facts.json()).expect("plain data")
         } else {
@@ -39,93 +42,87 @@ impl Status {
 
 /// What is known of one run.
 struct Facts {
-    runs: usize,
     run: RunRecord,
     end: Option<RunEnd>,
     stages: Vec<StageFacts>,
-    attempts: Vec<(AttemptRecord, Option<AttemptEnd>)>,
+    at_work: Vec<LeaseView>,
 }
 
 struct StageFacts {
     name: String,
     settings: Value,
-    units: Vec<Arc<UnitRecord>>,
+    /// Partitions that are done with the run's settings.
+    done: usize,
+    /// The units that the tables show, where they were done with the run's settings.
+    shown: Vec<Arc<UnitRecord>>,
+    /// Partitions that the tables show and that were done with other settings.
+    outdated: usize,
+    /// Partitions that were tried and are not done, with how the last attempt ended.
+    troubles: Vec<(String, Option<AttemptEnd>)>,
 }
 
 impl Facts {
-    async fn gather(store: &Store, wanted: Option<&str>) -> Result<Self, CommandError> {
-        let mut all = store.runs().await?;
-        let runs = all.len();
+    async fn gather(store: &Store, wanted: Option<u64>, queue: &QueueArgs) -> Result<Self, CommandError> {
         let found = match wanted {
-            Some(wanted) => all.into_iter().find(|(run, _)| run.run == wanted),
-            None => all.pop(),
+            Some(wanted) => store.run(wanted).await?,
+            None => store.last_run().await?,
         };
         let Some((run, end)) = found else {
             return Err(CommandError::usage(match wanted {
-                Some(wanted) => format!("no run `{wanted}` in `{}`", store.url()),
+                Some(wanted) => format!("no run {wanted} in `{}`", store.url()),
                 None => format!("nothing was run in `{}` yet", store.url()),
             }));
         };
         let mut stages = Vec::new();
         for (name, settings) in run.resolved["stages"].as_object().into_iter().flatten() {
-            let print = settings["fingerprint"].as_str().unwrap_or_default();
-            let mut newest: BTreeMap<String, Arc<UnitRecord>> = BTreeMap::new();
-            for unit in store.units(name).await?.into_iter().filter(|unit| unit.fingerprint == print) {
-                let entry = newest.entry(unit.partition.clone());
-                let unit = Arc::new(unit);
-                let kept = entry.or_insert_with(|| Arc::clone(&unit));
-                if kept.attempt < unit.attempt {
-                    *kept = unit;
-                }
-            }
-            stages.push(StageFacts {
-                name: name.clone(),
-                settings: settings.clone(),
-                units: newest.into_values().collect(),
-            });
+            stages.push(StageFacts::gather(store, name, settings).await?);
         }
-        let attempts = store.attempts_of(&run.run).await?;
-        Ok(Self { runs, run, end, stages, attempts })
-    }
-
-    /// Attempts of this run that ended badly, or that have no end and no unit.
-    fn troubles(&self, stage: &str) -> Vec<(String, String, Option<String>)> {
-        let done = |attempt: &AttemptRecord| {
-            let units = self.stages.iter().filter(|stage| stage.name == attempt.stage).flat_map(|stage| &stage.units);
-            units.into_iter().any(|unit| unit.unit == attempt.unit)
+        let address = queue.address(store, run.resolved["queue"].as_str());
+        // Progress is for those who can see the queue; the rest stands in the store.
+        let at_work = match Queue::open_existing(&address).await {
+            Ok(Some(queue)) => queue.at_work(store.url().as_str()).await.unwrap_or_default(),
+            Ok(None) => Vec::new(),
+            Err(error) => {
+                tracing::warn!(%error, "what is being worked on is not known");
+                Vec::new()
+            }
         };
-        self.attempts
-            .iter()
-            .filter(|(attempt, _)| attempt.stage == stage && !done(attempt))
-            .map(|(attempt, end)| match end {
-                Some(end) => {
-                    (attempt.partition.clone(), format!("{}: {}", end.outcome.name(), end.error), end.hint.clone())
-                }
-                None => (attempt.partition.clone(), "begun, not finished".to_owned(), None),
-            })
-            .collect()
+        let at_work = at_work.into_iter().filter(|lease| lease.run == run.run).collect();
+        Ok(Self { run, end, stages, at_work })
     }
 
     fn text(&self, store: &Store) -> String {
-        let outcome = self.end.as_ref().map_or("unfinished (still going, or interrupted)", |end| end.outcome.name());
+        let outcome = self.end.as_ref().map_or("unfinished (still going, or it died)", |end| end.outcome.name());
         let mut lines = vec![
-            format!("store     {} ({} runs)", store.url(), self.runs),
-            format!("run       {} of `{}`, {}", self.run.run, self.run.pipeline, outcome),
+            format!("store     {}", store.url()),
+            format!("run       {} of `{}`, {outcome}", self.run.run, self.run.pipeline),
             format!(
                 "started   {}{}",
                 self.run.started,
                 self.end.as_ref().map_or_else(String::new, |end| format!(", {:.1} s", end.seconds))
             ),
-            String::new(),
         ];
+        if let Some(partitions) = &self.run.partitions {
+            let zone = self.run.time_zone.as_deref().unwrap_or("UTC");
+            lines.push(format!("about     {} ({zone})", partitions.join(", ")));
+        }
+        lines.push(String::new());
         for stage in &self.stages {
             let operator = stage.settings["operator"].as_str().unwrap_or_default();
-            let state = if stage.units.is_empty() { "nothing done".to_owned() } else { summary(&stage.units) };
-            let seconds: f64 = stage.units.iter().map(|unit| unit.seconds).sum();
-            lines.push(format!("{:<16} {:<20} {state}, {seconds:.1} s", stage.name, operator));
-            for (partition, trouble, hint) in self.troubles(&stage.name) {
-                lines.push(format!("{:<16}   {partition}: {trouble}", ""));
-                lines.extend(hint.map(|hint| format!("{:<16}   hint: {hint}", "")));
+            lines.push(format!("{:<16} {:<20} {}", stage.name, operator, stage.state()));
+            for lease in self.at_work.iter().filter(|lease| lease.stage == stage.name) {
+                lines.push(format!("{:<16}   {}", "", at_work(lease)));
+            }
+            for (partition, end) in &stage.troubles {
+                let running = self.at_work.iter().any(|l| l.stage == stage.name && l.partition == *partition);
+                match end {
+                    Some(end) => {
+                        lines.push(format!("{:<16}   {partition}: {}: {}", "", end.outcome.name(), end.error));
+                        lines.extend(end.hint.as_ref().map(|hint| format!("{:<16}   hint: {hint}", "")));
+                    }
+                    None if running => {}
+                    None => lines.push(format!("{:<16}   {partition}: begun, not finished", "")),
+                }
             }
         }
         lines.join("\n")
@@ -137,22 +134,94 @@ impl Facts {
             .iter()
             .map(|stage| {
                 let units: Vec<Value> = stage
-                    .units
+                    .shown
                     .iter()
                     .map(|unit| {
-                        let rows: BTreeMap<&str, u64> =
-                            unit.tables.iter().map(|table| (table.port.as_str(), table.rows)).collect();
+                        let rows: Value =
+                            unit.tables.iter().map(|table| (table.port.clone(), Value::from(table.rows))).collect();
                         json!({"partition": unit.partition, "unit": unit.unit, "run": unit.run, "attempt": unit.attempt,
                             "rows_in": unit.rows_in, "rows_out": rows, "counts": unit.counts, "seconds": unit.seconds,
                             "finished": unit.finished})
                     })
                     .collect();
-                json!({"stage": stage.name, "settings": stage.settings, "units": units})
+                let troubles: Vec<Value> =
+                    stage.troubles.iter().map(|(part, end)| json!({"partition": part, "end": end})).collect();
+                json!({"stage": stage.name, "settings": stage.settings, "done": stage.done, "units": units,
+                    "outdated": stage.outdated, "not_done": troubles})
             })
             .collect();
-        let attempts: Vec<Value> =
-            self.attempts.iter().map(|(attempt, end)| json!({"attempt": attempt, "end": end})).collect();
+        let at_work: Vec<Value> = self
+            .at_work
+            .iter()
+            .map(|lease| {
+                let progress = &lease.progress;
+                json!({"stage": lease.stage, "partition": lease.partition, "attempt": lease.attempt,
+                    "worker": lease.worker, "done": progress.done, "total": progress.total, "unit": progress.unit,
+                    "note": progress.note, "running_for": lease.running_for, "silent_for": lease.silent_for})
+            })
+            .collect();
         json!({"run": self.run.run, "pipeline": self.run.pipeline, "started": self.run.started, "end": self.end,
-            "settings": self.run.resolved, "stages": stages, "attempts": attempts})
+            "partitions": self.run.partitions, "time_zone": self.run.time_zone, "settings": self.run.resolved,
+            "stages": stages, "at_work": at_work})
     }
+}
+
+impl StageFacts {
+    async fn gather(store: &Store, name: &str, settings: &Value) -> Result<Self, CommandError> {
+        let print = settings["fingerprint"].as_str().unwrap_or_default();
+        let done: BTreeSet<String> = store.done_partitions(name, print).await?;
+        let (shown, outdated): (Vec<_>, Vec<_>) =
+            store.current_units(name).await?.into_iter().partition(|unit| unit.fingerprint == print);
+        let last = store.last_attempts(name, print).await?;
+        let mut troubles: Vec<(String, Option<AttemptEnd>)> = last
+            .into_iter()
+            .filter(|(want, _)| !done.contains(&want.partition))
+            .map(|(want, (_, end))| (want.partition, end))
+            .collect();
+        troubles.sort_by(|a, b| a.0.cmp(&b.0));
+        let outdated = outdated.len();
+        Ok(Self { name: name.to_owned(), settings: settings.clone(), done: done.len(), shown, outdated, troubles })
+    }
+
+    fn state(&self) -> String {
+        let failed = |end: &Option<AttemptEnd>| end.as_ref().is_some_and(|end| end.outcome == store::Outcome::Failed);
+        let failures = self.troubles.iter().filter(|(_, end)| failed(end)).count();
+        let mut parts = Vec::new();
+        if self.shown.is_empty() {
+            parts.push(if self.done == 0 { "nothing done".to_owned() } else { format!("{} units done", self.done) });
+        } else {
+            parts.push(summary(&self.shown));
+            if self.done > self.shown.len() {
+                parts.push(format!("{} done and not shown yet", self.done - self.shown.len()));
+            }
+            let seconds: f64 = self.shown.iter().map(|unit| unit.seconds).sum();
+            parts.push(format!("{seconds:.1} s"));
+        }
+        if failures > 0 {
+            parts.push(format!("{failures} failed"));
+        }
+        if self.outdated > 0 {
+            parts.push(format!("{} shown as they were before", self.outdated));
+        }
+        parts.join(", ")
+    }
+}
+
+/// `part-1: 120/450 steps, loss 0.84, 12 s on host-7-…`
+fn at_work(lease: &LeaseView) -> String {
+    let progress = &lease.progress;
+    let mut text = format!("{}: ", lease.partition);
+    match (progress.total, progress.unit.as_str()) {
+        (_, "") => text.push_str("begun"),
+        (Some(total), unit) => text.push_str(&format!("{}/{total} {unit}", progress.done)),
+        (None, unit) => text.push_str(&format!("{} {unit}", progress.done)),
+    }
+    if !progress.note.is_empty() {
+        text.push_str(&format!(", {}", progress.note));
+    }
+    text.push_str(&format!(", {:.0} s on {}", lease.running_for, lease.worker));
+    if lease.silent_for > 10.0 {
+        text.push_str(&format!(" (not heard of for {:.0} s)", lease.silent_for));
+    }
+    text
 }

@@ -63,10 +63,16 @@ impl QueueAddress {
                     .pragma("journal_mode", "WAL")
                     .pragma("synchronous", "NORMAL")
                     .busy_timeout(Duration::from_secs(30));
-                let pool = SqlitePoolOptions::new().max_connections(8).connect_with(options).await;
-                let pool = pool.map_err(|error| broken(&error))?;
-                SqliteStorage::migrations().run(&pool).await.map_err(|error| broken(&error))?;
-                Ok(Db::Sqlite(pool))
+                match open_sqlite(options.clone()).await {
+                    Err(error) if is_damaged(&error) => {
+                        // Nothing is lost with it; kept for whoever wants to know.
+                        let aside = path.with_extension(format!("damaged-{}", ulid::Ulid::new()));
+                        std::fs::rename(path, &aside).map_err(|error| broken(&error))?;
+                        tracing::warn!(aside = %aside.display(), "the job queue's database was damaged and is made anew");
+                        open_sqlite(options).await.map_err(|error| broken(&error))
+                    }
+                    opened => opened.map_err(|error| broken(&error)),
+                }
             }
             Self::Postgres(url) => {
                 // A password that is not in the address comes from PGPASSWORD or ~/.pgpass.
@@ -82,6 +88,18 @@ impl QueueAddress {
             }
         }
     }
+}
+
+async fn open_sqlite(options: SqliteConnectOptions) -> Result<Db, sqlx::Error> {
+    let pool = SqlitePoolOptions::new().max_connections(8).connect_with(options).await?;
+    SqliteStorage::migrations().run(&pool).await?;
+    Ok(Db::Sqlite(pool))
+}
+
+/// Whether SQLite finds the file to be no database, or a broken one.
+fn is_damaged(error: &sqlx::Error) -> bool {
+    let text = error.to_string();
+    text.contains("file is not a database") || text.contains("malformed")
 }
 
 impl fmt::Display for QueueAddress {

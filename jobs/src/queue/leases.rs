@@ -99,7 +99,7 @@ pub(super) async fn set_up(queue: &Queue) -> Result<(), CommandError> {
         let mut result = Ok(());
         // Two processes that make a table at the same moment may both be told that it is not there.
         for _ in 0..2 {
-            result = either!(&queue.db, pool => sqlx::query(sql).execute(pool).await.map(|_| ()));
+            result = either!(&queue.db(), pool => sqlx::query(sql).execute(pool).await.map(|_| ()));
             if result.is_ok() {
                 break;
             }
@@ -112,7 +112,7 @@ pub(super) async fn set_up(queue: &Queue) -> Result<(), CommandError> {
 impl Queue {
     /// The database's time, in seconds.
     fn now(&self) -> &'static str {
-        match &self.db {
+        match &self.db() {
             Db::Sqlite(_) => "unixepoch('subsec')",
             Db::Postgres(_) => "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)",
         }
@@ -138,7 +138,7 @@ impl Queue {
              WHERE coa_leases.attempt < excluded.attempt
                 OR (coa_leases.attempt = excluded.attempt AND (excluded.ending IS NULL OR coa_leases.worker = excluded.worker))"
         );
-        either!(&self.db, pool => {
+        either!(&self.db(), pool => {
             let query = sqlx::query(sqlx::AssertSqlSafe(sql))
                 .bind(&job.store).bind(job.run as i64).bind(&job.want.stage).bind(&job.want.partition)
                 .bind(i64::from(job.attempt)).bind(worker).bind(ending);
@@ -153,7 +153,7 @@ impl Queue {
             "UPDATE coa_leases SET done = $7, total = $8, unit = $9, note = $10, seen = {now}
              WHERE store = $1 AND run = $2 AND stage = $3 AND partition = $4 AND attempt = $5 AND worker = $6"
         );
-        either!(&self.db, pool => {
+        either!(&self.db(), pool => {
             let query = sqlx::query(sqlx::AssertSqlSafe(sql))
                 .bind(&job.store).bind(job.run as i64).bind(&job.want.stage).bind(&job.want.partition)
                 .bind(i64::from(job.attempt)).bind(worker)
@@ -167,7 +167,7 @@ impl Queue {
     pub(crate) async fn take_ended(&self, store: &str, run: u64) -> Result<Vec<Ended>, CommandError> {
         let sql = "DELETE FROM coa_leases WHERE store = $1 AND run = $2 AND ending IS NOT NULL
                    RETURNING stage, partition, attempt, ending";
-        either!(&self.db, pool => {
+        either!(&self.db(), pool => {
             let query = sqlx::query(sql).bind(store).bind(run as i64);
             let rows = query.fetch_all(pool).await.map_err(|error| self.broken(&error))?;
             rows.iter().map(|row| {
@@ -189,7 +189,7 @@ impl Queue {
             "SELECT run, stage, partition, attempt, worker, done, total, unit, note, {now} - began, {now} - seen
              FROM coa_leases WHERE store = $1 AND ending IS NULL ORDER BY run, stage, partition"
         );
-        either!(&self.db, pool => {
+        either!(&self.db(), pool => {
             let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(store).fetch_all(pool).await;
             let rows = rows.map_err(|error| self.broken(&error))?;
             Ok(rows.iter().map(|row| LeaseView {
@@ -217,7 +217,7 @@ impl Queue {
             "INSERT INTO coa_runs (store, run, seen) VALUES ($1, $2, {now})
              ON CONFLICT (store, run) DO UPDATE SET seen = excluded.seen"
         );
-        either!(&self.db, pool => {
+        either!(&self.db(), pool => {
             let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(store).bind(run as i64);
             query.execute(pool).await.map(|_| ()).map_err(|error| self.broken(&error))
         })
@@ -227,7 +227,7 @@ impl Queue {
     pub(crate) async fn is_run_alive(&self, store: &str, run: u64, within: Duration) -> Result<bool, CommandError> {
         let now = self.now();
         let sql = format!("SELECT count(*) FROM coa_runs WHERE store = $1 AND run = $2 AND {now} - seen < $3");
-        either!(&self.db, pool => {
+        either!(&self.db(), pool => {
             let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(store).bind(run as i64).bind(within.as_secs_f64());
             let row = query.fetch_one(pool).await.map_err(|error| self.broken(&error))?;
             Ok(row.get::<i64, _>(0) > 0)
@@ -240,7 +240,7 @@ impl Queue {
             "DELETE FROM coa_leases WHERE store = $1 AND run = $2",
             "DELETE FROM coa_runs WHERE store = $1 AND run = $2",
         ] {
-            either!(&self.db, pool => {
+            either!(&self.db(), pool => {
                 let query = sqlx::query(sql).bind(store).bind(run as i64);
                 query.execute(pool).await.map_err(|error| self.broken(&error))?;
             });

@@ -19,7 +19,7 @@ mod job;
 mod leases;
 mod wake;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use apalis::layers::WorkerBuilderExt;
@@ -29,13 +29,14 @@ use apalis_postgres::{PgPool, PostgresStorage};
 use apalis_sqlite::{SqlitePool, SqliteStorage};
 use operators::Queue as Kind;
 use sqlx::Row;
+use tokio::task::JoinSet;
 
 use crate::error::CommandError;
 
 pub(crate) use address::QueueAddress;
-pub(crate) use job::{InputUnits, UnitJob};
+pub(crate) use job::{InputUnits, UnitJob, run_prefix};
 pub(crate) use leases::{Ended, Ending, LeaseView, Progress};
-use wake::{Waking, Wakings};
+use wake::{Waking, Wakings, Woken};
 
 /// Does the same with either database.
 macro_rules! either {
@@ -65,10 +66,10 @@ enum Db {
 
 /// The queue, as this process sees it.
 pub(crate) struct Queue {
-    db: Db,
-    shown: String,
-    wakings: Arc<Wakings>,
-    workers: tokio::task::JoinSet<()>,
+    address: QueueAddress,
+    db: RwLock<Db>,
+    wakings: Wakings,
+    workers: Mutex<JoinSet<()>>,
 }
 
 /// How often a worker that has nothing to do looks for jobs that other processes pushed.
@@ -81,24 +82,46 @@ impl Queue {
     /// Opens the database, making what is missing.
     pub(crate) async fn open(address: &QueueAddress) -> Result<Self, CommandError> {
         let db = address.connect().await?;
-        let queue =
-            Self { db, shown: address.to_string(), wakings: Arc::default(), workers: tokio::task::JoinSet::new() };
+        let (wakings, workers) = (Wakings::default(), Mutex::default());
+        let queue = Self { address: address.clone(), db: RwLock::new(db), wakings, workers };
         leases::set_up(&queue).await?;
         Ok(queue)
     }
 
+    /// Opens the database if there is one.
+    pub(crate) async fn open_existing(address: &QueueAddress) -> Result<Option<Self>, CommandError> {
+        match address {
+            QueueAddress::Sqlite(path) if !path.exists() => Ok(None),
+            _ => Self::open(address).await.map(Some),
+        }
+    }
+
+    /// Connects anew: the database was deleted, moved or restarted. Workers go over to it by themselves; jobs that it does
+    /// not know have to be pushed again.
+    pub(crate) async fn reopen(&self) -> Result<(), CommandError> {
+        let db = self.address.connect().await?;
+        let old = std::mem::replace(&mut *self.db.write().unwrap_or_else(PoisonError::into_inner), db);
+        tokio::spawn(async move { either!(&old, pool => pool.close().await) });
+        leases::set_up(self).await
+    }
+
+    fn db(&self) -> Db {
+        self.db.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn broken(&self, error: &dyn std::fmt::Display) -> CommandError {
-        CommandError::Queue(format!("`{}`: {error}", self.shown))
+        CommandError::Queue(format!("`{}`: {error}", self.address))
     }
 
     /// Starts a worker that does one job of this kind at a time.
-    pub(crate) fn start_worker(&mut self, kind: Kind, name: &str, handler: Arc<dyn Handler>) {
+    pub(crate) fn start_worker(self: &Arc<Self>, kind: Kind, name: &str, handler: Arc<dyn Handler>) {
         let waking = self.wakings.add(kind);
-        let job = Working { handler, waking: Arc::clone(&waking) };
-        match &self.db {
-            Db::Sqlite(pool) => self.workers.spawn(on_sqlite(sqlite(pool, kind), name.to_owned(), waking, job)),
-            Db::Postgres(pool) => self.workers.spawn(on_postgres(postgres(pool, kind), name.to_owned(), waking, job)),
-        };
+        let worker = supervise(Arc::clone(self), kind, name.to_owned(), Working { handler, waking });
+        self.workers().spawn(worker);
+    }
+
+    fn workers(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands a job to the workers of its kind, to be begun after a pause.
@@ -109,7 +132,7 @@ impl Queue {
             task = task.run_after(pause);
         }
         let task = task.build();
-        let pushed = match &self.db {
+        let pushed = match &self.db() {
             Db::Sqlite(pool) => sqlite(pool, kind).push_task(task).await.map_err(|error| self.broken(&error)),
             Db::Postgres(pool) => postgres(pool, kind).push_task(task).await.map_err(|error| self.broken(&error)),
         };
@@ -119,12 +142,16 @@ impl Queue {
 
     /// Of these jobs, by key, those that the queue does not know to be waiting or worked on.
     pub(crate) async fn unknown(&self, run_prefix: &str, keys: &[String]) -> Result<Vec<String>, CommandError> {
-        let sql = match &self.db {
-            Db::Sqlite(_) => "SELECT idempotency_key FROM Jobs WHERE status IN ('Pending', 'Queued', 'Running') AND idempotency_key LIKE $1",
-            Db::Postgres(_) => "SELECT idempotency_key FROM apalis.jobs WHERE status IN ('Pending', 'Queued', 'Running') AND idempotency_key LIKE $1",
+        let sql = match &self.db() {
+            Db::Sqlite(_) => {
+                "SELECT idempotency_key FROM Jobs WHERE status IN ('Pending', 'Queued', 'Running') AND idempotency_key LIKE $1"
+            }
+            Db::Postgres(_) => {
+                "SELECT idempotency_key FROM apalis.jobs WHERE status IN ('Pending', 'Queued', 'Running') AND idempotency_key LIKE $1"
+            }
         };
         let pattern = format!("{run_prefix}%");
-        let known: Vec<String> = either!(&self.db, pool => {
+        let known: Vec<String> = either!(&self.db(), pool => {
             let rows = sqlx::query(sql).bind(&pattern).fetch_all(pool).await.map_err(|error| self.broken(&error))?;
             rows.iter().map(|row| row.get(0)).collect()
         });
@@ -133,26 +160,21 @@ impl Queue {
 
     /// Deletes the jobs of a run that nobody has begun.
     pub(crate) async fn forget(&self, run_prefix: &str) -> Result<(), CommandError> {
-        let sql = match &self.db {
+        let sql = match &self.db() {
             Db::Sqlite(_) => "DELETE FROM Jobs WHERE status <> 'Running' AND idempotency_key LIKE $1",
             Db::Postgres(_) => "DELETE FROM apalis.jobs WHERE status <> 'Running' AND idempotency_key LIKE $1",
         };
         let pattern = format!("{run_prefix}%");
-        either!(&self.db, pool => {
+        either!(&self.db(), pool => {
             sqlx::query(sql).bind(&pattern).execute(pool).await.map(|_| ()).map_err(|error| self.broken(&error))
         })
     }
 
-    /// Stops taking jobs; those in hand go on until they are dealt with.
-    pub(crate) fn stop_taking(&mut self) {
-        self.workers.abort_all();
-    }
-
     /// Stops the workers; jobs in hand were dealt with before.
-    pub(crate) async fn close(mut self) {
-        self.workers.abort_all();
-        while self.workers.join_next().await.is_some() {}
-        either!(&self.db, pool => pool.close().await);
+    pub(crate) async fn close(&self) {
+        let mut workers = std::mem::take(&mut *self.workers());
+        workers.shutdown().await;
+        either!(&self.db(), pool => pool.close().await);
     }
 }
 
@@ -174,29 +196,31 @@ fn postgres(pool: &PgPool, kind: Kind) -> PostgresStorage<UnitJob> {
     PostgresStorage::new(pool).with_config(config)
 }
 
-/// Keeps a worker going: a database error ends one, and another takes its place under a new name. A macro, because the
-/// two backends share no trait that says all this.
-macro_rules! supervisor {
-    ($name:ident, $storage:ty) => {
-        async fn $name(storage: $storage, name: String, waking: Arc<Waking>, job: Working) {
-            for life in 0.. {
-                let backend = PollWith::new(storage.clone(), wake::Woken::new(Arc::clone(&waking), LOOK));
-                let worker = WorkerBuilder::new(format!("{name}-{life}"))
-                    .backend(backend)
-                    .data(job.clone())
-                    .concurrency(1)
-                    .build(work);
-                match worker.run().await {
-                    Ok(()) => return,
-                    Err(error) => tracing::warn!(%error, name, "a queue worker ended and is started again"),
-                }
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
+/// Keeps a worker going: a database error ends one, and another takes its place under a new name.
+async fn supervise(queue: Arc<Queue>, kind: Kind, name: String, working: Working) {
+    for life in 0.. {
+        let name = format!("{name}-{life}");
+        let strategy = Woken::new(Arc::clone(&working.waking), LOOK);
+        // The two backends share no trait that says all that a worker needs.
+        macro_rules! run {
+            ($storage:expr) => {{
+                let backend = PollWith::new($storage, strategy);
+                let worker =
+                    WorkerBuilder::new(name.as_str()).backend(backend).data(working.clone()).concurrency(1).build(work);
+                worker.run().await.map_err(|error| error.to_string())
+            }};
         }
-    };
+        let ended = match &queue.db() {
+            Db::Sqlite(pool) => run!(sqlite(pool, kind)),
+            Db::Postgres(pool) => run!(postgres(pool, kind)),
+        };
+        match ended {
+            Ok(()) => tracing::debug!(name, "a queue worker ended and is started again"),
+            Err(error) => tracing::warn!(error, name, "a queue worker ended and is started again"),
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
 }
-supervisor!(on_sqlite, SqliteStorage<UnitJob>);
-supervisor!(on_postgres, PostgresStorage<UnitJob>);
 
 /// What a worker's function needs.
 #[derive(Clone)]

@@ -26,6 +26,7 @@ use crate::store::Store;
 use crate::transfer::{fetch, put_file};
 
 /// An input port and the unit records that feed it.
+#[derive(Clone)]
 pub struct InputPort {
     /// The input port.
     pub port: String,
@@ -171,6 +172,11 @@ impl AttemptIo {
         }
         *self.state() = State { counts: state.counts, ..State::default() };
         Ok((tables, files))
+    }
+
+    /// Whether the unit has saved or found checkpoints.
+    pub fn has_checkpoints(&self) -> bool {
+        self.checkpoints.used()
     }
 
     /// Rows read, by input port.

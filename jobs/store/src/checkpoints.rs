@@ -4,6 +4,7 @@
 //! it. The two newest are kept; a torn one has no manifest and is never seen.
 
 use std::path::{Path as LocalPath, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use object_store::path::Path;
 use operators::{Checkpoint, OperatorError};
@@ -23,6 +24,7 @@ pub struct Checkpoints {
     unit: String,
     attempt: String,
     scratch: PathBuf,
+    used: AtomicBool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -53,12 +55,19 @@ impl Checkpoints {
             unit: unit.to_owned(),
             attempt: attempt.to_owned(),
             scratch: scratch.to_owned(),
+            used: AtomicBool::new(false),
         }
+    }
+
+    /// Whether any checkpoint was saved or found.
+    pub fn used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// The newest checkpoint, its files brought to the local disk and checked.
     pub fn newest(&self) -> Result<Option<Checkpoint>, OperatorError> {
         let Some(manifest) = self.handle.block_on(self.store.newest_checkpoint(&self.unit))? else { return Ok(None) };
+        self.used.store(true, Ordering::Relaxed);
         let step = manifest.step;
         let folder = self.scratch.join(format!("checkpoint-{step}"));
         std::fs::create_dir_all(&folder)?;
@@ -80,6 +89,7 @@ impl Checkpoints {
 
     /// Saves the files of a folder as the checkpoint at `step`.
     pub fn save(&self, step: u64, folder: &LocalPath) -> Result<(), OperatorError> {
+        self.used.store(true, Ordering::Relaxed);
         let mut files = Vec::new();
         let mut entries: Vec<PathBuf> =
             std::fs::read_dir(folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;

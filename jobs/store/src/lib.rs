@@ -34,11 +34,11 @@ pub use checkpoints::Checkpoints;
 pub use delta::{StoredTable, provider, tables};
 pub use error::{StoreError, StoreErrorKind};
 pub use location::parse_store;
+pub use pattern::{Key, Pattern};
 pub use record::{
     AttemptEnd, AttemptRecord, DataFile, FilesOutput, Outcome, RunEnd, RunRecord, StageRecord, StoredFile, TableOutput,
     UnitRecord, UnitWant,
 };
-pub use pattern::{Key, Pattern};
 pub use s3::S3;
 pub use source::{SourceListing, SourcePartition, list_source};
 pub use stage::{Scope, StageFold, StageUnits};

@@ -69,7 +69,11 @@ pub(crate) fn parse_attempt(path: &Path) -> Option<(UnitWant, u32, bool)> {
     let (unit, number) = name.rsplit_once('.')?;
     let (partition, inputs) = unit.rsplit_once('.')?;
     let (partition, inputs) = (partition.to_owned(), inputs.to_owned());
-    Some((UnitWant { stage: stage.to_owned(), fingerprint: fingerprint.to_owned(), partition, inputs }, number.parse().ok()?, end))
+    Some((
+        UnitWant { stage: stage.to_owned(), fingerprint: fingerprint.to_owned(), partition, inputs },
+        number.parse().ok()?,
+        end,
+    ))
 }
 
 /// The last three parts of a path whose first is `root`.

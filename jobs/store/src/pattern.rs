@@ -241,9 +241,13 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        for (pattern, word) in
-            [("a/{date", "not closed"), ("a/{}", "a key is named"), ("a/{d:%q}", "%q"), ("a/{d:%H}", "no year"), ("a/}*", "not opened")]
-        {
+        for (pattern, word) in [
+            ("a/{date", "not closed"),
+            ("a/{}", "a key is named"),
+            ("a/{d:%q}", "%q"),
+            ("a/{d:%H}", "no year"),
+            ("a/}*", "not opened"),
+        ] {
             let error = Pattern::parse(pattern).unwrap_err();
             assert!(error.what.contains(word), "{}", error.what);
         }

@@ -184,6 +184,8 @@ pub struct RunRecord {
     pub select: Vec<String>,
     /// The partitions it is about; none for all of them.
     pub partitions: Option<Vec<String>>,
+    /// The time zone that their bounds are times of.
+    pub time_zone: Option<String>,
     /// Whether finished units were to be done again.
     pub force: bool,
     /// The run this one goes on with.
@@ -238,6 +240,8 @@ pub enum Outcome {
     Failed,
     /// It was asked to stop.
     Interrupted,
+    /// It was cancelled.
+    Cancelled,
 }
 
 impl Outcome {
@@ -247,6 +251,7 @@ impl Outcome {
             Self::Complete => "complete",
             Self::Failed => "failed",
             Self::Interrupted => "interrupted",
+            Self::Cancelled => "cancelled",
         }
     }
 }

@@ -109,7 +109,11 @@ impl S3 {
         let retry = RetryConfig {
             max_retries: 12,
             retry_timeout: Duration::from_secs(300),
-            backoff: BackoffConfig { init_backoff: Duration::from_millis(100), max_backoff: Duration::from_secs(20), base: 2.0 },
+            backoff: BackoffConfig {
+                init_backoff: Duration::from_millis(100),
+                max_backoff: Duration::from_secs(20),
+                base: 2.0,
+            },
         };
         let options = ClientOptions::new()
             .with_allow_http(true)

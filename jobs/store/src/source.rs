@@ -112,7 +112,11 @@ fn one_file(pattern: &str, path: &LocalPath) -> Result<Vec<SourceObject>, StoreE
 /// A file; nothing where it does not exist or is none.
 fn file(path: &LocalPath, name: String) -> Result<Option<SourceObject>, StoreError> {
     let failed = |error: std::io::Error| {
-        let kind = if error.kind() == std::io::ErrorKind::NotFound { StoreErrorKind::NotFound } else { StoreErrorKind::Denied };
+        let kind = if error.kind() == std::io::ErrorKind::NotFound {
+            StoreErrorKind::NotFound
+        } else {
+            StoreErrorKind::Denied
+        };
         StoreError::new(kind, format!("cannot look at `{}`", path.display())).because(error)
     };
     let facts = match path.metadata() {
@@ -257,9 +261,11 @@ impl S3Reader {
         if self.at > 0 {
             get = get.range(format!("bytes={}-", self.at));
         }
-        let got = get.send().await.map_err(|error| match error.raw_response().map(|response| response.status().as_u16()) {
-            Some(412) => changed(&self.uri),
-            _ => sdk_error("read", &self.uri, &error),
+        let got = get.send().await.map_err(|error| {
+            match error.raw_response().map(|response| response.status().as_u16()) {
+                Some(412) => changed(&self.uri),
+                _ => sdk_error("read", &self.uri, &error),
+            }
         })?;
         Ok(Body { stream: got.body, rest: bytes::Bytes::new() })
     }
@@ -272,7 +278,9 @@ impl S3Reader {
                         self.body = Some(body);
                         continue;
                     }
-                    Err(error) if error.kind != StoreErrorKind::Unreachable => return Err(std::io::Error::other(error)),
+                    Err(error) if error.kind != StoreErrorKind::Unreachable => {
+                        return Err(std::io::Error::other(error));
+                    }
                     Err(error) => std::io::Error::other(error),
                 },
                 Some(mut body) => match body.stream.next().await {

@@ -149,6 +149,12 @@ impl Store {
         Ok(self.view(stage).await?.units.into_values().collect())
     }
 
+    /// The partitions of a stage that are done under one fingerprint.
+    pub async fn done_partitions(&self, stage: &str, fingerprint: &str) -> Result<BTreeSet<String>, StoreError> {
+        let listed = self.list(&paths::units_of(stage, fingerprint)).await?;
+        Ok(listed.iter().filter_map(|object| Some(paths::parse_unit(&object.location)?.partition)).collect())
+    }
+
     /// The stages that have tables, or had.
     pub async fn stages(&self) -> Result<Vec<String>, StoreError> {
         let folders = self.folders(&paths::all_stage_records()).await?;

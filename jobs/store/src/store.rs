@@ -275,6 +275,14 @@ impl Store {
         Ok(listed.iter().filter_map(|object| paths::parse_run(&object.location)).collect())
     }
 
+    /// The numbers of runs that have no end yet: they are still going, or died.
+    pub async fn open_runs(&self) -> Result<Vec<u64>, StoreError> {
+        let listed = self.list(&paths::runs()).await?;
+        let ended: HashSet<&Path> = listed.iter().map(|object| &object.location).collect();
+        let begun = listed.iter().filter_map(|object| paths::parse_run(&object.location));
+        Ok(begun.filter(|run| !ended.contains(&paths::run_end(*run))).collect())
+    }
+
     /// A run, if there is one of this number, and how it ended.
     pub async fn run(&self, run: u64) -> Result<Option<(RunRecord, Option<RunEnd>)>, StoreError> {
         let Some(record) = self.get_json(&paths::run(run)).await? else { return Ok(None) };
