@@ -164,7 +164,8 @@ fn part_regex(part: &str, keys: &mut Vec<Key>) -> Result<String, String> {
                 }
                 match &format {
                     Some(format) => regex.push_str(&format!("({})", time_regex(format)?)),
-                    None => regex.push_str("([^/]+?)"),
+                    // The first of several in one part takes as much as it can.
+                    None => regex.push_str("([^/]+)"),
                 }
                 keys.push(Key { name: name.to_owned(), format });
                 rest = after;
