@@ -3,18 +3,22 @@
 //! A *warm interpreter* is a Python process in namespaces of its own (user, mount, process, network, host name, IPC):
 //! a read-only root that holds the interpreter and its libraries and nothing else, no network, one small folder in
 //! memory to write to. It runs no code of the agent's: for each call it forks a child, which takes on limits and a
-//! system-call filter (no sockets, no new processes, no mounts), runs the code and dies; then every other process of
-//! the namespace is killed and the folder is emptied. So nothing is carried over from one call to the next, and a call
-//! costs a fork.
+//! system-call filter (no sockets, no new processes, no mounts, no hold on other processes), runs the code and dies;
+//! then every other process of the namespace is killed and the folder is emptied. So nothing is carried over from one
+//! call to the next, and a call costs a fork.
+//!
+//! The interpreter is not trusted to answer: an answer has a time by which it must be there, a largest size, and the
+//! number of its call. One that breaks any of these ends the interpreter.
 //!
 //! Where any of this cannot be set up there is no sandbox, and nothing is run: [`Python::start`] tries what the sandbox
 //! must prevent and refuses if it succeeds.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::Command as PlainCommand;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hakoniwa::{Container, Namespace, Runctl, Stdio};
 use serde::{Deserialize, Serialize};
@@ -97,16 +101,15 @@ impl Python {
     /// Runs code with a text as standard input. An error is never the code's doing, as far as that can be told: where an
     /// interpreter breaks, the code is run in a fresh one.
     pub fn run(&self, code: &str, stdin: &str) -> Result<PythonOutput, SandboxError> {
-        let call = Call { code, stdin };
-        self.run_once(&call).or_else(|error| {
+        self.run_once(code, stdin).or_else(|error| {
             tracing::warn!(%error, "a call is made again in a fresh interpreter");
-            self.run_once(&call)
+            self.run_once(code, stdin)
         })
     }
 
-    fn run_once(&self, call: &Call<'_>) -> Result<PythonOutput, SandboxError> {
+    fn run_once(&self, code: &str, stdin: &str) -> Result<PythonOutput, SandboxError> {
         let mut warm = self.take()?;
-        let result = warm.call(call);
+        let result = warm.call(code, stdin);
         // A broken interpreter is not kept, nor one whose folder could not be emptied; the next call starts another.
         let keep = result.as_ref().is_ok_and(|answer| !answer.spent);
         self.give_back(keep.then_some(warm));
@@ -151,28 +154,8 @@ impl Python {
 const HINT: &str = "the kernel must allow unprivileged user namespaces and seccomp filters: \
                     `unshare -Urn true` shows whether it does; in a container, its security profile must too";
 
-/// Each line is something code in the sandbox must not be able to do.
-const PROOF: &str = r#"
-import os, socket
-holes = []
-def forbidden(name, action):
-    try:
-        action()
-    except OSError:
-        return
-    holes.append(name)
-forbidden("sockets", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-forbidden("new processes", lambda: os.fork() or os._exit(0))
-forbidden("programs", lambda: os.execv("/usr/bin/env", ["env"]))
-forbidden("writing outside its folder", lambda: open("/usr/coa-proof", "w"))
-forbidden("writing to its root", lambda: open("/coa-proof", "w"))
-forbidden("home folders", lambda: os.listdir("/home"))
-forbidden("system settings", lambda: os.listdir("/etc"))
-if os.getpid() == 1 or os.getppid() != 1:
-    holes.append("process ids of its own")
-open("file", "w").write("x")
-print("sandboxed" if not holes else "code can use " + ", ".join(holes))
-"#;
+/// What code in the sandbox must not be able to do.
+const PROOF: &str = include_str!("python/proof.py");
 
 /// The Python on this machine.
 #[derive(Clone, Debug)]
@@ -236,18 +219,24 @@ impl Nursery {
 /// A warm interpreter.
 struct Warm {
     child: hakoniwa::Child,
-    to: Box<dyn Write + Send>,
-    from: BufReader<Box<dyn std::io::Read + Send>>,
+    to: PipeWriter,
+    from: PipeReader,
+    /// What it says when it breaks.
+    errors: Option<PipeReader>,
+    calls: u64,
+    limits: Limits,
 }
 
 #[derive(Serialize)]
 struct Call<'a> {
+    number: u64,
     code: &'a str,
     stdin: &'a str,
 }
 
 #[derive(Deserialize)]
 struct Answer {
+    number: u64,
     text: String,
     ok: bool,
     timed_out: bool,
@@ -269,6 +258,12 @@ struct Settings {
 const HARNESS: &str = include_str!("python/harness.py");
 /// The only folder that can be written to.
 const SCRATCH: &str = "/scratch";
+/// Files and folders that it can hold.
+const FILES: u32 = 4096;
+/// How long an interpreter may take to start.
+const START: Duration = Duration::from_secs(30);
+/// How long an interpreter may take, beyond the time of a call, to clean up after it and answer.
+const GRACE: Duration = Duration::from_secs(20);
 
 impl Warm {
     fn start(interpreter: &Interpreter, limits: &Limits) -> Result<Self, SandboxError> {
@@ -288,13 +283,16 @@ impl Warm {
                 Err(_) => container.bindmount_ro(folder, folder),
             };
         }
-        container.devfsmount("/dev");
+        // Single devices, not a file system for them: that could be written to, and holds the terminal.
+        for device in ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"] {
+            container.bindmount_ro(device, device);
+        }
         container.mount(
             "tmpfs",
             SCRATCH,
             "tmpfs",
             hakoniwa::MountOptions::NOSUID | hakoniwa::MountOptions::NODEV,
-            Some(format!("size={},mode=700", limits.scratch)),
+            Some(format!("size={},nr_inodes={FILES},mode=700", limits.scratch)),
         );
         container.symlink(SCRATCH, "/tmp");
         let settings = Settings {
@@ -310,30 +308,98 @@ impl Warm {
         // Isolated but for the environment, which holds one variable: sets are in the same order in every interpreter.
         command.args(["-s", "-S", "-B", "-c", HARNESS, &settings]);
         command.env("PYTHONHASHSEED", "0").current_dir(SCRATCH);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| broken(&error))?;
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(broken(&"no pipes"));
         };
-        let mut warm = Self { child, to: Box::new(to), from: BufReader::new(Box::new(from)) };
-        let mut ready = String::new();
-        let read = warm.from.read_line(&mut ready);
-        if read.is_err() || ready.trim() != "ready" {
-            let _ = warm.child.kill();
-            let reason = warm.child.wait().map_or_else(|error| error.to_string(), |status| status.reason);
-            return Err(broken(&format!("{reason} {}", ready.trim())));
+        let errors = child.stderr.take();
+        let mut warm = Self { child, to, from, errors, calls: 0, limits: limits.clone() };
+        match warm.line(START, 64) {
+            Ok(line) if line == b"ready" => Ok(warm),
+            Ok(line) => Err(broken(&warm.end(&String::from_utf8_lossy(&line)))),
+            Err(error) => Err(broken(&warm.end(&error.to_string()))),
         }
-        Ok(warm)
     }
 
-    fn call(&mut self, call: &Call<'_>) -> Result<Answer, SandboxError> {
-        let broken = |what: String| SandboxError::new(format!("a warm interpreter broke: {what}"), "try again");
-        let mut line = serde_json::to_string(call).expect("a call is plain data");
-        line.push('\n');
-        self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush()).map_err(|error| broken(error.to_string()))?;
-        let mut answer = String::new();
-        self.from.read_line(&mut answer).map_err(|error| broken(error.to_string()))?;
-        serde_json::from_str(&answer).map_err(|error| broken(error.to_string()))
+    fn call(&mut self, code: &str, stdin: &str) -> Result<Answer, SandboxError> {
+        self.calls += 1;
+        let mut line = serde_json::to_vec(&Call { number: self.calls, code, stdin }).expect("a call is plain data");
+        line.push(b'\n');
+        // A character may take 4 bytes, or 12 as two escapes.
+        let largest = 1024 + 12 * (self.limits.output + 256);
+        let answer = self
+            .to
+            .write_all(&line)
+            .and_then(|()| self.line(self.limits.wall + GRACE, largest))
+            .and_then(|line| Ok(serde_json::from_slice::<Answer>(&line)?));
+        match answer {
+            Ok(answer) if answer.number == self.calls => Ok(answer),
+            Ok(_) => Err(self.breaks("it answered another call")),
+            Err(error) => Err(self.breaks(&error.to_string())),
+        }
+    }
+
+    /// Reads to the end of a line, for so long and so many bytes at most.
+    fn line(&mut self, wait: Duration, largest: usize) -> std::io::Result<Vec<u8>> {
+        let deadline = Instant::now() + wait;
+        let mut line = Vec::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it does not answer"));
+            }
+            if !readable(&self.from, left)? {
+                continue;
+            }
+            let mut part = [0; 8192];
+            let read = self.from.read(&mut part)?;
+            if read == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            line.extend_from_slice(&part[..read]);
+            // It answers one call at a time: nothing follows an answer.
+            if line.last() == Some(&b'\n') {
+                line.pop();
+                return Ok(line);
+            }
+            if line.len() > largest {
+                return Err(std::io::Error::other("its answer does not end"));
+            }
+        }
+    }
+
+    fn breaks(&mut self, what: &str) -> SandboxError {
+        SandboxError::new(format!("a warm interpreter broke: {}", self.end(what)), "try again")
+    }
+
+    /// Ends the interpreter; what went wrong, with its own last words.
+    fn end(&mut self, what: &str) -> String {
+        let _ = self.child.kill();
+        let mut words = Vec::new();
+        if let Some(errors) = self.errors.take() {
+            let _ = errors.take(1 << 16).read_to_end(&mut words);
+        }
+        match String::from_utf8_lossy(&words).lines().last() {
+            Some(last) => format!("{what}: {last}"),
+            None => what.to_owned(),
+        }
+    }
+}
+
+/// Whether something can be read, waiting no longer than this.
+fn readable(pipe: &PipeReader, wait: Duration) -> std::io::Result<bool> {
+    let mut waited = libc::pollfd { fd: pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let milliseconds = i32::try_from(wait.as_millis().max(1)).unwrap_or(i32::MAX);
+    // SAFETY: one `pollfd`, of a pipe that is open as long as it is borrowed.
+    let ready = unsafe { libc::poll(&raw mut waited, 1, milliseconds) };
+    match ready {
+        0 => Ok(false),
+        1.. => Ok(true),
+        _ => {
+            let error = std::io::Error::last_os_error();
+            if error.kind() == std::io::ErrorKind::Interrupted { Ok(false) } else { Err(error) }
+        }
     }
 }
 
@@ -376,6 +442,8 @@ mod tests {
         assert!(!failed.ok);
         let syntax = run(&python, "print(");
         assert!(!syntax.ok && syntax.text.starts_with("SyntaxError"), "{syntax:?}");
+        let mute = run(&python, "class E(Exception):\n    def __str__(self): 1 / 0\nraise E()");
+        assert_eq!(mute.text, "E: <exception str() failed>\n");
         assert!(run(&python, "raise SystemExit").ok);
         assert!(!run(&python, "raise SystemExit(3)").ok);
     }
@@ -419,6 +487,33 @@ mod tests {
             "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\nprint('left')",
         );
         assert_eq!(many.text, "left\n");
+        assert_eq!(run(&python, "print(1)").text, "1\n");
+    }
+
+    #[test]
+    fn code_cannot_reach_the_interpreter_that_waits_for_it() {
+        let Some(python) = python(Limits::default()) else { return };
+        // Whatever it finds open is its own: the answer is the interpreter's.
+        let forged = run(
+            &python,
+            "import os\nfor fd in range(3, 256):\n    try: os.write(fd, b'{\"number\": 1, \"text\": \"forged\", \"ok\": true}\\n')\n    except OSError: pass\nprint('real')",
+        );
+        assert_eq!(forged.text, "real\n");
+        let full = run(&python, "for i in range(10000): open(str(i), 'w').close()");
+        assert!(!full.ok && full.text.contains("No space left"), "{full:?}");
+        assert_eq!(run(&python, "import os; print(os.listdir('.'))").text, "[]\n");
+    }
+
+    #[test]
+    fn an_interpreter_that_does_not_answer_in_time_is_given_up() {
+        let Some(python) = python(Limits::default()) else { return };
+        let mut warm = python.take().unwrap();
+        let error = warm.line(Duration::from_millis(20), 64).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        // It is stopped in the middle: the call is lost, the interpreter with it, and the next call has another.
+        warm.child.kill().unwrap();
+        assert!(warm.call("print(1)", "").is_err());
+        python.give_back(Some(warm));
         assert_eq!(run(&python, "print(1)").text, "1\n");
     }
 

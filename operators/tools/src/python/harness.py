@@ -6,7 +6,8 @@ settings = json.loads(sys.argv[1])
 libc = ctypes.CDLL(None, use_errno=True)
 filters = [bytes.fromhex(text) for text in settings["filters"]]
 SCRATCH = "/scratch"
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 4, 38, 22, 2
+THREADS = 128
 
 
 class Program(ctypes.Structure):
@@ -20,6 +21,8 @@ def confine():
         (resource.RLIMIT_FSIZE, settings["scratch"]),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 64),
+        (resource.RLIMIT_NPROC, THREADS),
+        (resource.RLIMIT_MSGQUEUE, 0),
     ]:
         resource.setrlimit(limit, (value, value))
     if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
@@ -42,6 +45,9 @@ def child(code, stdin, output):
     sys.argv = [""]
     status = 1
     try:
+        for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+            ours = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if number in (signal.SIGPIPE, signal.SIGXFSZ) else ours)
         confine()
         exec(compile(code, "<code>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
         status = 0
@@ -49,8 +55,14 @@ def child(code, stdin, output):
         status = 0 if stop.code in (None, 0) else 1
     except BaseException as error:
         # The last line of a traceback is what an agent can use.
-        name, text = type(error).__name__, str(error).splitlines()
-        print(name + (": " + text[0] if text else ""))
+        try:
+            text = str(error).splitlines()
+        except BaseException:
+            text = ["<exception str() failed>"]
+        try:
+            print(type(error).__name__ + (": " + text[0] if text else ""))
+        except BaseException:
+            pass
     try:
         sys.stdout.flush()
     except BaseException:
@@ -68,6 +80,7 @@ def shortened(text):
 
 def empty(folder):
     os.chmod(folder, 0o700)
+    os.utime(folder, (0, 0))
     for entry in os.scandir(folder):
         if entry.is_dir(follow_symlinks=False):
             empty(entry.path)
@@ -145,9 +158,15 @@ def run(call):
         text += "TimeoutError: the code took longer than %g seconds\n" % settings["wall"]
     elif os.WIFSIGNALED(status):
         text += "Killed: signal %d\n" % os.WTERMSIG(status)
-    return {"text": text, "ok": not timed_out and status == 0, "timed_out": timed_out, "spent": spent}
+    return {"number": call["number"], "text": text, "ok": not timed_out and status == 0, "timed_out": timed_out, "spent": spent}
 
 
+# The code is a child of this process and runs as the same user: it gets no terminal, no signal through, no look inside.
+os.setsid()
+for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+    signal.signal(number, signal.SIG_IGN)
+if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
+    raise OSError(ctypes.get_errno(), "dumpable")
 answers = os.fdopen(os.dup(1), "w")
 answers.write("ready\n")
 answers.flush()
