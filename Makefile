@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .SILENT:
-.PHONY: quickstart test coa tools clean-quickstart
+.PHONY: quickstart test bench-data coa tools clean-quickstart
 
 SEED ?=
 STORE := data/quickstart$(if $(SEED),-$(SEED))
@@ -17,7 +17,14 @@ quickstart: coa
 # Everything a test needs, then all tests.
 test: coa
 	. infra/env.sh
+	bash infra/test-tools.sh
+	servers=$$(bash infra/s3-up.sh) || echo "tests on S3 servers are skipped" >&2
+	eval "$$servers"
 	cargo test --workspace --features jobs/train --quiet
+
+# On demand: reading runs into Parquet beside Polars, DuckDB, PyArrow and datatrove, equality first.
+bench-data:
+	bash tests/bench/run.sh
 
 # The binary: $COA_TARGET/debug/coa.
 coa: tools

@@ -33,7 +33,7 @@ pub enum CommandError {
     #[error("{0}")]
     Query(String),
     /// Local files.
-    #[error("{what}")]
+    #[error("{what}: {source}")]
     Io {
         /// What was tried.
         what: String,
@@ -58,14 +58,27 @@ impl CommandError {
         }
     }
 
+    /// Whether it is a disk without space left.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        // What SQLite says; the database's crate passes it on as text.
+        matches!(self, Self::Queue(error) if error.contains("disk is full"))
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Usage { hint, .. } => hint.clone(),
             Self::Store(error) => error.hint.clone(),
-            Self::Queue(_) => {
-                Some("free disk space if it is full; the database itself may be deleted, nothing is lost".to_owned())
+            Self::Queue(error) if error.starts_with("`postgres") => {
+                Some("check that the server runs and takes this user; nothing is lost with a queue".to_owned())
             }
+            Self::Queue(error) if error.contains("disk is full") => {
+                Some("free disk space, then `coa resume`; nothing is lost with a queue".to_owned())
+            }
+            Self::Queue(_) => Some(
+                "check that this user may write there, or name another with --queue; nothing is lost with a queue"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }

@@ -12,10 +12,14 @@ use chrono::{SecondsFormat, Utc};
 use operators::{ErrorKind, Factory, OperatorError, ProgressSink, Runnable, SourceObject, UnitContext};
 use serde_json::Value;
 use store::{
-    AttemptEnd, AttemptIo, AttemptRecord, Created, InputPort, Outcome, Store, UnitPlace, UnitRecord, UnitWant,
+    AttemptEnd, AttemptIo, AttemptRecord, Created, InputPort, ObjectRead, Outcome, PortRead, Store, UnitPlace,
+    UnitRead, UnitRecord, UnitWant,
 };
 use tokio::runtime::Handle;
 use ulid::Ulid;
+
+use crate::scratch::{Scratch, explain};
+use crate::telemetry::spans;
 
 /// A unit whose inputs are done, with everything needed to do it.
 pub(crate) struct ReadyUnit {
@@ -46,6 +50,7 @@ pub(crate) fn execute(
     progress: &dyn ProgressSink,
     stop: &AtomicBool,
     handle: &Handle,
+    scratch: &Scratch,
 ) -> Result<Arc<UnitRecord>, OperatorError> {
     let attempt = AttemptRecord {
         version: 1,
@@ -57,10 +62,11 @@ pub(crate) fn execute(
         started: now(),
     };
     let attempt = handle.block_on(unit.store.begin_attempt(attempt))?;
-    let result = catch_unwind(AssertUnwindSafe(|| attempt_unit(unit, &attempt, progress, stop, handle)));
+    spans::attempt(&attempt.attempt);
+    let result = catch_unwind(AssertUnwindSafe(|| attempt_unit(unit, &attempt, progress, stop, handle, scratch)));
     let error = match result {
         Ok(Ok(record)) => return Ok(record),
-        Ok(Err(error)) => error,
+        Ok(Err(error)) => explain(error, scratch.place()),
         Err(panic) => {
             let message = panic.downcast_ref::<String>().cloned();
             let message = message.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -92,6 +98,7 @@ fn attempt_unit(
     progress: &dyn ProgressSink,
     stop: &AtomicBool,
     handle: &Handle,
+    scratch: &Scratch,
 ) -> Result<Arc<UnitRecord>, OperatorError> {
     if attempt.number as usize > SILENT_ATTEMPTS {
         let silent = handle.block_on(unit.store.silent_attempts(attempt))?;
@@ -102,11 +109,7 @@ fn attempt_unit(
         }
     }
     let began = Instant::now();
-    let scratch = tempfile::Builder::new().prefix("coa-").tempdir().map_err(|error| {
-        OperatorError::environment("cannot create a folder for temporary files")
-            .hint("TMPDIR names where they go")
-            .because(error)
-    })?;
+    let scratch = scratch.attempt()?;
     let place = UnitPlace {
         unit: unit.want.key(),
         stage: unit.want.stage.clone(),
@@ -139,6 +142,7 @@ fn attempt_unit(
         fingerprint: unit.want.fingerprint.clone(),
         partition: unit.want.partition.clone(),
         inputs: unit.want.inputs.clone(),
+        read: Some(read(unit)),
         attempt: attempt.attempt.clone(),
         worker: attempt.worker.clone(),
         tables,
@@ -162,7 +166,7 @@ fn attempt_unit(
             tracing::info!(
                 stage = theirs.stage,
                 partition = theirs.partition,
-                attempt = theirs.attempt,
+                winner = theirs.attempt,
                 "another attempt was first"
             );
             Arc::new(theirs)
@@ -175,6 +179,22 @@ fn attempt_unit(
         tracing::warn!(stage = unit.want.stage, error = error.chain(), "checkpoints are left behind");
     }
     Ok(committed)
+}
+
+/// What a unit reads, for its record.
+fn read(unit: &ReadyUnit) -> UnitRead {
+    let object = |object: &SourceObject| ObjectRead {
+        uri: object.uri.clone(),
+        bytes: object.size,
+        version: object.version.clone(),
+    };
+    let port = |input: &InputPort| PortRead {
+        port: input.port.clone(),
+        stage: input.stage.clone(),
+        from: input.from.clone(),
+        attempts: input.records.iter().map(|unit| (unit.partition.clone(), unit.attempt.clone())).collect(),
+    };
+    UnitRead { objects: unit.objects.iter().map(object).collect(), ports: unit.inputs.iter().map(port).collect() }
 }
 
 fn poison(silent: &[AttemptRecord], last: &AttemptRecord) -> OperatorError {

@@ -9,7 +9,9 @@ use std::fmt;
 
 use chrono::{Datelike, Days, LocalResult, Months, NaiveDate, NaiveDateTime, TimeDelta, TimeZone, Utc};
 use chrono_tz::Tz;
-use store::{Key, Pattern, SourcePartition};
+use operators::Pattern;
+use operators::pattern::Key;
+use store::SourcePartition;
 
 use crate::error::CommandError;
 
@@ -54,10 +56,9 @@ impl Partitions {
     /// Those of a source's partitions that are meant. Every range must be one of times where it looks like one.
     pub(crate) fn choose(
         &self,
-        pattern: &str,
+        pattern: &Pattern,
         found: Vec<SourcePartition>,
     ) -> Result<Vec<SourcePartition>, CommandError> {
-        let pattern = Pattern::parse(pattern)?;
         let key = pattern.keys().first();
         let mut tests = Vec::new();
         for range in &self.ranges {
@@ -84,7 +85,9 @@ enum Test {
 impl Test {
     fn of(range: &str, key: Option<&Key>, zone: Tz) -> Result<Self, CommandError> {
         let (from, to) = range.split_once("..").unwrap_or((range, range));
-        let timed = key.filter(|key| key.format.is_some());
+        // A `*` stands in names, whatever they mean.
+        let is_name = range.contains('*') && !range.contains("..");
+        let timed = key.filter(|key| key.format.is_some() && !is_name);
         let Some(key) = timed else {
             return Ok(match range.contains("..") {
                 true => Self::Names(from.to_owned(), to.to_owned()),
@@ -172,14 +175,15 @@ mod tests {
     use super::*;
 
     fn chosen(pattern: &str, range: &str, zone: &str, values: &[&str]) -> Vec<String> {
-        let key = Pattern::parse(pattern).unwrap().keys()[0].name.clone();
+        let pattern: Pattern = pattern.parse().unwrap();
+        let key = pattern.keys()[0].name.clone();
         let found = values.iter().map(|value| SourcePartition {
             name: (*value).to_owned(),
             keys: vec![(key.clone(), (*value).to_owned())],
             objects: Vec::new(),
         });
         let partitions = Partitions::parse(&[range.to_owned()], zone).unwrap();
-        partitions.choose(pattern, found.collect()).unwrap().into_iter().map(|partition| partition.name).collect()
+        partitions.choose(&pattern, found.collect()).unwrap().into_iter().map(|partition| partition.name).collect()
     }
 
     fn hours(day: &str, next: &str) -> Vec<String> {
@@ -213,6 +217,13 @@ mod tests {
     }
 
     #[test]
+    fn names_of_times_may_have_stars() {
+        let days = ["2025-12-31", "2026-01-01", "2026-01-02"];
+        assert_eq!(chosen("a/{date:%Y-%m-%d}/*", "*", "UTC", &days), days);
+        assert_eq!(chosen("a/{date:%Y-%m-%d}/*", "2026-01-*", "UTC", &days), days[1..]);
+    }
+
+    #[test]
     fn keys_that_are_no_times_are_compared_as_text() {
         let pattern = "a/{shard}/*";
         let shards = ["a-1", "a-2", "b-1"];
@@ -224,7 +235,9 @@ mod tests {
     #[test]
     fn what_is_no_range_is_refused() {
         let choose = |range: &str| {
-            Partitions::parse(&[range.to_owned()], "UTC").unwrap().choose("a/{date:%Y-%m-%d}/*", Vec::new())
+            Partitions::parse(&[range.to_owned()], "UTC")
+                .unwrap()
+                .choose(&"a/{date:%Y-%m-%d}/*".parse().unwrap(), Vec::new())
         };
         assert!(choose("last week").unwrap_err().to_string().contains("is no time"));
         assert!(choose("2026-02-01..2026-01-01").unwrap_err().to_string().contains("ends before it begins"));

@@ -224,7 +224,7 @@ impl Plan {
             self.by_stage.push(begin..self.units.len());
         }
         match &self.request.partitions {
-            Some(partitions) if self.units.iter().all(|unit| unit.objects.is_empty()) => Err(CommandError::Usage {
+            Some(partitions) if self.units.is_empty() => Err(CommandError::Usage {
                 message: format!("no partition is in {partitions}"),
                 hint: Some("`coa plan FILE --json` lists those there are".to_owned()),
             }),
@@ -264,10 +264,12 @@ impl Plan {
             Split::PerObject(pattern) => {
                 let listing = list_source(pattern, &self.request.folder).await?;
                 let mut found = listing.partitions;
-                if found.iter().flat_map(|partition| &partition.objects).all(|object| object.size == 0) {
-                    let what = if found.len() == 1 { "is empty" } else { "matches only empty objects" };
+                // Of many objects, all may be empty: their stage has no rows. One that was named in full was meant to be read.
+                if pattern.is_fixed()
+                    && found.iter().flat_map(|partition| &partition.objects).all(|object| object.size == 0)
+                {
                     return Err(CommandError::Usage {
-                        message: format!("stage `{}`: the source `{pattern}` {what}", stage.name),
+                        message: format!("stage `{}`: the source `{}` is empty", stage.name, pattern.text()),
                         hint: Some("fetch it again or name another".to_owned()),
                     });
                 }
@@ -288,6 +290,11 @@ impl Plan {
     /// Whether a unit is asked for.
     pub fn selected(&self, unit: usize) -> bool {
         self.request.selection.contains(&self.stage(unit).name) && !self.left_out.contains(&unit)
+    }
+
+    /// Whether a stage has nothing left of what was asked for: each of its units is done or was left out.
+    pub fn is_through(&self, stage: usize) -> bool {
+        self.units_of(stage).all(|unit| self.record(unit).is_some() || self.left_out.contains(&unit))
     }
 
     /// The record of a unit, if it is done.
@@ -363,6 +370,15 @@ impl Plan {
         Ok(())
     }
 
+    /// The units that were done when the plan was made: it relies on their records.
+    pub(crate) fn done(&self) -> Vec<UnitWant> {
+        let records = self.units.iter().filter_map(|unit| match &unit.state {
+            UnitState::Done(record) => Some(record.want()),
+            UnitState::Due(_) => None,
+        });
+        records.collect()
+    }
+
     /// Says of units that are due, and seem new, why they are.
     async fn explain(&mut self, units: &[usize]) -> Result<(), StoreError> {
         let Some(store) = self.store.clone() else { return Ok(()) };
@@ -426,6 +442,11 @@ impl Plan {
         })
     }
 
+    /// Index of the stage of this name, which must be one of the pipeline's.
+    pub fn stage_of(&self, name: &str) -> usize {
+        stage_index(&self.pipeline, name)
+    }
+
     /// The units of a stage.
     pub fn units_of(&self, stage: usize) -> Range<usize> {
         self.by_stage[stage].clone()
@@ -460,7 +481,7 @@ impl Plan {
         let ports = self.pipeline.stages[stage].factory.outputs().iter();
         let table = ports.filter_map(|port| match port.payload {
             Payload::Table(table) => Some((port.name, table)),
-            Payload::Files(_) => None,
+            Payload::AnyTable | Payload::Files(_) => None,
         });
         table.collect()
     }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use operators::ProgressSink;
 
+use crate::telemetry;
+
 /// Plain lines about a stage come at most this often.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
@@ -39,7 +41,7 @@ struct StageState {
 impl Display {
     /// A display for this process's stderr.
     pub(crate) fn new(quiet: bool) -> Arc<Self> {
-        let bars = (std::io::stderr().is_terminal() && !quiet).then(MultiProgress::new);
+        let bars = (std::io::stderr().is_terminal() && !quiet && !telemetry::talks_in_lines()).then(MultiProgress::new);
         Arc::new(Self { bars, quiet, stages: Mutex::default() })
     }
 
@@ -47,11 +49,16 @@ impl Display {
     pub(crate) fn say(&self, line: &str) {
         match &self.bars {
             _ if self.quiet => {}
-            Some(bars) => {
-                let _ = bars.println(line);
-            }
-            #[expect(clippy::print_stderr, reason = "stderr is where talk goes")]
-            None => eprintln!("{line}"),
+            Some(bars) => above(bars, line),
+            None => telemetry::say(line),
+        }
+    }
+
+    /// A line about something that went wrong: told even where nothing else is.
+    pub(crate) fn complain(&self, line: &str) {
+        match &self.bars {
+            Some(bars) => above(bars, line),
+            None => telemetry::complain(line),
         }
     }
 
@@ -125,6 +132,10 @@ impl Display {
             self.say(&line);
         }
     }
+}
+
+fn above(bars: &MultiProgress, line: &str) {
+    let _ = bars.println(line);
 }
 
 fn style() -> ProgressStyle {

@@ -9,17 +9,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use operators::{ErrorKind, Factory, OperatorError, ProgressSink};
-use pipelines::fingerprint;
+use operators::{ErrorKind, Factory, OperatorError, Port, ProgressSink};
+use pipelines::{Binding, fingerprint};
 use serde_json::Value;
 use store::{InputPort, RunRecord, Store, UnitRecord, UnitWant};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::error::CommandError;
 use crate::executor::{ReadyUnit, execute};
 use crate::progress::{Display, UnitProgress};
-use crate::queue::{Ending, Handler, Progress, Queue, UnitJob};
+use crate::queue::{Ended, Ending, Handler, Progress, Queue, UnitJob};
 use crate::registry;
+use crate::scratch::Scratch;
+use crate::telemetry::{Metrics, spans};
 
 /// Takes jobs and does them.
 pub(crate) struct Worker {
@@ -29,10 +32,14 @@ pub(crate) struct Worker {
     stores: Mutex<HashMap<String, Store>>,
     runs: Mutex<HashMap<(String, u64), Arc<RunContext>>>,
     hand: Mutex<HashMap<String, Arc<InHand>>>,
+    /// Endings that the queue did not take.
+    untold: Mutex<Vec<(UnitJob, Ending)>>,
     stopping: AtomicBool,
+    scratch: Scratch,
     /// Told whenever a job was dealt with.
     pub(crate) dealt: Notify,
     display: Option<Arc<Display>>,
+    metrics: Arc<Metrics>,
 }
 
 /// What is known of a run whose jobs come along.
@@ -63,19 +70,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Worker {
-    /// A worker of this name; `display` shows its units.
-    pub(crate) fn new(name: String, queue: Arc<Queue>, display: Option<Arc<Display>>) -> Arc<Self> {
-        Arc::new(Self {
+    /// A worker of this name; `display` shows its units, `metrics` count them.
+    pub(crate) fn new(
+        name: String,
+        queue: Arc<Queue>,
+        display: Option<Arc<Display>>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Arc<Self>, CommandError> {
+        let scratch = Scratch::open().map_err(|source| CommandError::Io {
+            what: format!("no temporary files can be made in `{}` (TMPDIR)", std::env::temp_dir().display()),
+            source,
+        })?;
+        Ok(Arc::new(Self {
             name,
             queue,
             handle: Handle::current(),
             stores: Mutex::default(),
             runs: Mutex::default(),
             hand: Mutex::default(),
+            untold: Mutex::default(),
             stopping: AtomicBool::new(false),
+            scratch,
             dealt: Notify::new(),
             display,
-        })
+            metrics,
+        }))
     }
 
     /// A store that is open already.
@@ -94,6 +113,19 @@ impl Worker {
     /// Number of units in hand.
     pub(crate) fn in_hand(&self) -> usize {
         lock(&self.hand).len()
+    }
+
+    /// Endings of a run's units that the queue did not take.
+    pub(crate) fn take_untold(&self, store: &str, run: u64) -> Vec<Ended> {
+        let is_of_run = |(job, _): &mut (UnitJob, Ending)| job.store == store && job.run == run;
+        let untold = lock(&self.untold).extract_if(.., is_of_run).collect::<Vec<_>>();
+        let ended = untold.into_iter().map(|(job, ending)| Ended {
+            stage: job.want.stage,
+            partition: job.want.partition,
+            attempt: job.attempt,
+            ending,
+        });
+        ended.collect()
     }
 
     /// Whether a job is in hand, by its key.
@@ -160,6 +192,8 @@ impl Worker {
             Some(store) => store,
             None => {
                 let store = self.handle.block_on(Store::open(&job.store))?;
+                // Others work on it too.
+                self.handle.block_on(store.require_create_once())?;
                 self.add_store(&store);
                 store
             }
@@ -187,7 +221,7 @@ impl Worker {
                 return Ok(Some(Arc::new(record)));
             }
             let unit = self.ready(job, &context)?;
-            let record = execute(&unit, &self.name, hand, &hand.stop, &self.handle)?;
+            let record = self.attempt(&unit, hand)?;
             lock(&context.units).insert(job.want.clone(), Arc::clone(&record));
             Ok(Some(record))
         })();
@@ -196,6 +230,18 @@ impl Worker {
             Ok(None) => None,
             Err(error) => Some(Ending::from(&error)),
         }
+    }
+
+    /// Makes an attempt at a unit, and counts it.
+    fn attempt(&self, unit: &ReadyUnit, hand: &InHand) -> Result<Arc<UnitRecord>, OperatorError> {
+        let work = self.metrics.begin(&unit.want.stage, hand.job.attempt > 1);
+        let result = execute(unit, &self.name, hand, &hand.stop, &self.handle, &self.scratch);
+        match &result {
+            Ok(record) if record.worker == self.name => work.done(record),
+            Ok(_) => work.gave_way(),
+            Err(error) => work.failed(error),
+        }
+        result
     }
 
     /// What a job needs, found in the store.
@@ -212,18 +258,27 @@ impl Worker {
         let factory = factory.ok_or_else(mismatch)?;
         let params: Value = settings["params"].clone();
         let seed = context.record.seed;
-        if fingerprint(factory, &params, seed) != job.want.fingerprint {
+        let mut bindings = Vec::new();
+        for input in &job.inputs {
+            let port = factory.inputs().iter().find(|port| port.name == input.port).ok_or_else(mismatch)?;
+            let from = &context.record.resolved["stages"][&input.stage]["operator"];
+            let from = registry().into_iter().find(|factory| from.as_str() == Some(factory.name()));
+            let from = from.ok_or_else(mismatch)?;
+            let output = from.outputs().iter().find(|output| output.name == input.from).ok_or_else(mismatch)?;
+            let port = Port { payload: output.payload, ..*port };
+            bindings.push(Binding { port, stage: input.stage.clone(), from: output.name });
+        }
+        if fingerprint(factory, &params, seed, &bindings) != job.want.fingerprint {
             return Err(mismatch());
         }
         let operator = factory
             .rebuild(&params)
             .map_err(|error| OperatorError::internal(format!("stored parameters cannot be read: {error}")))?;
         let mut inputs = Vec::new();
-        for input in &job.inputs {
-            let port = factory.inputs().iter().find(|port| port.name == input.port).ok_or_else(mismatch)?;
+        for (input, binding) in job.inputs.iter().zip(&bindings) {
             inputs.push(InputPort {
                 port: input.port.clone(),
-                payload: port.payload,
+                payload: binding.port.payload,
                 stage: input.stage.clone(),
                 from: input.from.clone(),
                 records: self.records(context, input.wants().collect())?,
@@ -269,7 +324,8 @@ impl Worker {
                 Err(error) => tracing::warn!(%error, key = job.key(), "the end of a unit could not be told"),
             }
         }
-        // The runner asks the store about jobs it hears nothing of.
+        // A runner in another process asks the store about jobs it hears nothing of.
+        lock(&self.untold).push((job.clone(), ending.clone()));
     }
 }
 
@@ -281,6 +337,8 @@ impl Handler for Worker {
         if let Err(error) = self.handle.block_on(self.queue.begin(&job, &self.name)) {
             tracing::warn!(%error, key = job.key(), "a unit is done without a lease");
         }
+        let span = spans::unit(&job, &self.name);
+        let _within = span.enter();
         let key = job.key();
         let hand = Arc::new(InHand {
             shown: self.display.as_ref().map(|display| display.unit(&job.want.stage)),
@@ -294,6 +352,11 @@ impl Handler for Worker {
         let ending = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.deal(&hand)));
         let ending = ending.unwrap_or_else(|_| Some(Ending::from(&OperatorError::internal("the worker panicked"))));
         if let Some(ending) = ending {
+            match &ending {
+                Ending::Done => spans::ended(&span, "done"),
+                Ending::Failed { kind: ErrorKind::Interrupted, .. } => spans::ended(&span, "interrupted"),
+                Ending::Failed { kind, error, .. } => spans::failed(&span, kind.name(), error.clone()),
+            }
             self.tell(&hand.job, &ending);
         }
         lock(&self.hand).remove(&key);

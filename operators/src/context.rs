@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::RecordBatch;
-use schemas::{Table, TableDef, decode, encode};
+use schemas::{Columns, Table, TableDef, complete, decode, encode};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::OperatorError;
-use crate::port::{FilesIn, FilesOut, In, Out, Payload};
+use crate::port::{AnyIn, FilesIn, FilesOut, In, Out, Payload};
 
 /// An object of a source that a unit reads: a line-oriented file, say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,30 @@ pub struct InputFile {
     pub digest: String,
 }
 
+/// Where the rows of an input come from. Equal inputs have equal origins, in any store and run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Origin {
+    /// The table they are rows of.
+    pub table: TableDef,
+    /// The stage that made them.
+    pub stage: String,
+    /// The output port of that stage.
+    pub output: String,
+    /// The units that made them, in the order they are read in.
+    pub units: Vec<OriginUnit>,
+}
+
+/// A unit whose rows an input reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OriginUnit {
+    /// Its partition.
+    pub partition: String,
+    /// The rows it gave.
+    pub rows: u64,
+    /// Digest of them: equal rows in equal files give equal digests.
+    pub digest: String,
+}
+
 /// A saved state of a long unit.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
@@ -52,6 +76,8 @@ pub struct Checkpoint {
 pub trait UnitIo: Send + Sync {
     /// The next batch of an input table; `None` at its end.
     fn next_batch(&self, port: &str) -> Result<Option<RecordBatch>, OperatorError>;
+    /// Where the rows of an input table come from; `None` where the port is no bound table.
+    fn origin(&self, port: &str) -> Option<Origin>;
     /// Adds rows to an output table.
     fn append(&self, port: &str, table: TableDef, batch: RecordBatch) -> Result<(), OperatorError>;
     /// Whether an optional input is bound.
@@ -131,12 +157,32 @@ impl UnitContext<'_> {
         self.io.next_batch(port.port().name)
     }
 
+    /// Where the rows of an input of any table come from, and what table they are rows of.
+    pub fn origin(&self, port: &AnyIn) -> Result<Origin, OperatorError> {
+        let name = port.port().name;
+        self.io.origin(name).ok_or_else(|| OperatorError::internal(format!("input `{name}` is not bound to a table")))
+    }
+
+    /// The next rows of an input of any table, with exactly the columns of `table`; `None` at its end.
+    pub fn next_of(&self, port: &AnyIn, table: &TableDef) -> Result<Option<RecordBatch>, OperatorError> {
+        let batch = self.io.next_batch(port.port().name)?;
+        Ok(batch.map(|batch| complete(&batch, &table.schema())))
+    }
+
     /// Adds rows to an output.
     pub fn append<T: Table>(&self, port: &Out<T>, rows: &[T]) -> Result<(), OperatorError> {
         if rows.is_empty() {
             return Ok(());
         }
         self.io.append(port.port().name, TableDef::of::<T>(), encode(rows)?)
+    }
+
+    /// Adds the rows that wait in `columns` to an output.
+    pub fn append_columns<T: Table>(&self, port: &Out<T>, columns: &mut Columns<T>) -> Result<(), OperatorError> {
+        match columns.take()? {
+            Some(batch) => self.io.append(port.port().name, TableDef::of::<T>(), batch),
+            None => Ok(()),
+        }
     }
 
     /// The files of an input.

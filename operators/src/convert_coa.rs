@@ -82,12 +82,9 @@ impl Operator for ConvertCoa {
                         text += trajectory.segments.iter().map(|segment| segment.text.len()).sum::<usize>();
                         trajectories.push(trajectory);
                     }
-                    Err((reason, detail)) => rejected.push(Rejected {
-                        row_id: trace.trace_id,
-                        task_id: trace.task_id,
-                        reason: reason.to_owned(),
-                        detail,
-                    }),
+                    Err((reason, detail)) => {
+                        rejected.push(Rejected::new(trace.trace_id, trace.task_id, reason, detail));
+                    }
                 }
                 if text >= GROUP {
                     text = 0;
@@ -349,7 +346,8 @@ mod tests {
         let planning =
             json!({"step_type": "planning", "facts": "F:\n```\na lake\n```", "plan": "P:\n```\n1. look\n```"});
         let delegate = action(1, "python_interpreter", json!("search_agent(task='depth of Vall')"), json!("84 m"));
-        let (trajectory, told) = told(oagents::parse(&run(vec![planning, delegate, critic, answer]), "t").unwrap());
+        let (trajectory, told) =
+            told(oagents::parse(&run(vec![planning, delegate, critic, answer]), "t", None).unwrap());
         let expected = [
             (Role::Think, "a lake"),
             (Role::Plan, "1. look"),
@@ -375,7 +373,7 @@ mod tests {
     #[test]
     fn what_cannot_be_told_has_a_reason() {
         let reason = |steps: Vec<Value>| {
-            let parsed = oagents::parse(&run(steps), "t").unwrap();
+            let parsed = oagents::parse(&run(steps), "t", None).unwrap();
             convert(&parsed.trace, &parsed.steps).unwrap_err().0
         };
         assert_eq!(reason(vec![action(1, "browse", json!({}), json!("x"))]), "unknown_tool");
@@ -387,7 +385,7 @@ mod tests {
     fn a_tool_error_is_what_the_agent_observed() {
         let mut failed = action(1, "web_search", json!({"query": "x"}), Value::Null);
         failed["error"] = json!({"type": "AgentToolExecutionError", "message": "timed out"});
-        let (trajectory, told) = told(oagents::parse(&run(vec![failed]), "t").unwrap());
+        let (trajectory, told) = told(oagents::parse(&run(vec![failed]), "t", None).unwrap());
         assert_eq!(told[2], (Role::Observation, "AgentToolExecutionError: timed out".to_owned()));
         assert_eq!(trajectory.notes, ["answer_from_prediction"]);
     }

@@ -125,6 +125,7 @@ impl From<std::io::Error> for OperatorError {
         let (kind, hint) = match error.kind() {
             Io::StorageFull | Io::QuotaExceeded => (ErrorKind::Environment, Some("free disk space, then `coa resume`")),
             Io::PermissionDenied => (ErrorKind::Environment, Some("give this user access, then `coa resume`")),
+            Io::ReadOnlyFilesystem => (ErrorKind::Environment, Some("the file system is mounted read-only")),
             _ => (ErrorKind::Environment, None),
         };
         let mut converted = Self::new(kind, error.to_string()).because(error);

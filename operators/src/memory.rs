@@ -9,13 +9,16 @@ use std::sync::atomic::AtomicBool;
 use arrow::array::RecordBatch;
 use schemas::{RowError, Table, TableDef, decode, encode};
 
-use crate::context::{Checkpoint, InputFile, NoProgress, ProgressSink, SourceObject, UnitContext, UnitIo};
+use crate::context::{
+    Checkpoint, InputFile, NoProgress, Origin, OriginUnit, ProgressSink, SourceObject, UnitContext, UnitIo,
+};
 use crate::error::OperatorError;
 use crate::operator::Operator;
 
 /// Inputs and outputs of one unit, in memory.
 pub struct MemoryIo {
     inputs: HashMap<String, Vec<RecordBatch>>,
+    origins: HashMap<String, Origin>,
     read: Mutex<HashMap<String, usize>>,
     files: HashMap<String, Vec<InputFile>>,
     objects: Vec<SourceObject>,
@@ -32,6 +35,7 @@ impl MemoryIo {
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             inputs: HashMap::new(),
+            origins: HashMap::new(),
             read: Mutex::default(),
             files: HashMap::new(),
             objects: Vec::new(),
@@ -44,9 +48,24 @@ impl MemoryIo {
         })
     }
 
-    /// Rows on an input port, as one batch.
+    /// Rows on an input port, as one batch and one unit of a stage `memory`.
     pub fn with_rows<T: Table>(mut self, port: &str, rows: &[T]) -> Result<Self, RowError> {
-        self.inputs.entry(port.to_owned()).or_default().push(encode(rows)?);
+        let batch = encode(rows)?;
+        let origin = self.origins.entry(port.to_owned()).or_insert_with(|| Origin {
+            table: TableDef::of::<T>(),
+            stage: "memory".to_owned(),
+            output: port.to_owned(),
+            units: Vec::new(),
+        });
+        origin.units.push(OriginUnit {
+            partition: origin.units.len().to_string(),
+            rows: rows.len() as u64,
+            digest: format!(
+                "{:016x}",
+                xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(rows).expect("rows are plain data"))
+            ),
+        });
+        self.inputs.entry(port.to_owned()).or_default().push(batch);
         Ok(self)
     }
 
@@ -118,6 +137,15 @@ impl MemoryIo {
         self.lock(&self.written).get(&(port.to_owned(), name.to_owned())).cloned()
     }
 
+    /// The names of the files written to an output port, in order of name.
+    pub fn written_names(&self, port: &str) -> Vec<String> {
+        let written = self.lock(&self.written);
+        let mut names: Vec<String> =
+            written.keys().filter(|(of, _)| of == port).map(|(_, name)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
     /// A named count.
     pub fn counted(&self, name: &str) -> u64 {
         self.lock(&self.counts).get(name).copied().unwrap_or_default()
@@ -135,6 +163,9 @@ impl UnitIo for MemoryIo {
         let batch = self.inputs.get(port).and_then(|batches| batches.get(*at)).cloned();
         *at += 1;
         Ok(batch)
+    }
+    fn origin(&self, port: &str) -> Option<Origin> {
+        self.origins.get(port).cloned()
     }
     fn append(&self, port: &str, _table: TableDef, batch: RecordBatch) -> Result<(), OperatorError> {
         self.lock(&self.outputs).entry(port.to_owned()).or_default().push(batch);

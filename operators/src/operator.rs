@@ -22,6 +22,7 @@ use toml::de::DeValue;
 use crate::context::UnitContext;
 use crate::error::OperatorError;
 use crate::params::{self, Mistake, ParamsError};
+use crate::pattern::Pattern;
 use crate::port::Port;
 
 /// Which workers take an operator's units.
@@ -52,8 +53,8 @@ pub enum Split {
     Whole,
     /// This many units, numbered from 0, for operators without inputs.
     Numbered(u32),
-    /// One unit for each object that matches the pattern: a path or URL whose last parts may hold `*` and `**`.
-    PerObject(String),
+    /// One unit for each partition of the objects that match the pattern.
+    PerObject(Pattern),
 }
 
 /// A step of a pipeline. See the module documentation for the words.

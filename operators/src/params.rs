@@ -23,7 +23,7 @@ pub struct Mistake {
 /// Parameters that are each of the right type but do not fit together.
 #[derive(Clone, Debug)]
 pub struct ParamsError {
-    /// The key to point at.
+    /// The key to point at; one inside a table with a point between: `model.heads`.
     pub key: Option<&'static str>,
     /// What is wrong.
     pub message: String,
@@ -36,8 +36,12 @@ impl ParamsError {
     }
 
     pub(crate) fn locate(self, params: &Spanned<DeValue<'_>>) -> Mistake {
-        let value = self.key.and_then(|key| params.get_ref().as_table()?.get(key));
-        let span = value.map_or_else(|| params.span(), Spanned::span);
+        let mut found = params;
+        for part in self.key.into_iter().flat_map(|key| key.split('.')) {
+            let Some(value) = found.get_ref().as_table().and_then(|table| table.get(part)) else { break };
+            found = value;
+        }
+        let span = found.span();
         Mistake { span, message: self.message, hint: None }
     }
 }
@@ -149,9 +153,17 @@ pub fn read<P: DeserializeOwned + JsonSchema>(params: &Spanned<DeValue<'_>>) -> 
         });
         match bad {
             Some(key) => {
-                let value = rest.remove(key.as_str()).expect("found above");
+                let value = rest.get(key.as_str()).expect("found above");
                 let span = at.filter(|at| value.span().start <= at.start).unwrap_or_else(|| value.span());
-                mistakes.push(Mistake { span, message: format!("`{key}`: {}", error.message()), hint: None });
+                let mistake =
+                    |span, message: &str| Mistake { span, message: format!("`{key}`: {}", plain(message)), hint: None };
+                // An item that its own type refuses is told as if the list were at fault.
+                let items = if span == value.span() { bad_items::<P>(params.span(), &rest, &key) } else { Vec::new() };
+                if items.is_empty() {
+                    mistakes.push(mistake(span.clone(), error.message()));
+                }
+                mistakes.extend(items.into_iter().map(|(span, message)| mistake(span, &message)));
+                take_out(&mut rest, &key, &span);
             }
             None => {
                 // A missing key: one reported above, or one that was just taken out.
@@ -163,6 +175,48 @@ pub fn read<P: DeserializeOwned + JsonSchema>(params: &Spanned<DeValue<'_>>) -> 
             }
         }
     }
+}
+
+/// The items of a list that are bad each by itself, with why.
+fn bad_items<P: DeserializeOwned>(all: Range<usize>, table: &DeTable<'_>, key: &str) -> Vec<(Range<usize>, String)> {
+    let Some((list, items)) = table.get(key).and_then(|list| Some((list.span(), list.get_ref().as_array()?))) else {
+        return Vec::new();
+    };
+    let alone = |item: &Spanned<DeValue<'_>>| {
+        let mut table = table.clone();
+        *table.get_mut(key)?.get_mut() = DeValue::Array([item.clone()].into_iter().collect());
+        let error = P::deserialize(ValueDeserializer::from(Spanned::new(all.clone(), DeValue::Table(table)))).err()?;
+        (error.span() == Some(list.clone())).then(|| (item.span(), error.message().to_owned()))
+    };
+    items.iter().filter_map(alone).collect()
+}
+
+/// Takes a bad value out of a table: an item of a list alone, anything else with its key.
+fn take_out(table: &mut DeTable<'_>, key: &str, bad: &Range<usize>) {
+    if let Some(DeValue::Array(items)) = table.get_mut(key).map(Spanned::get_mut) {
+        let before = items.len();
+        // A list has no other way to lose items than to be made anew.
+        let kept = items.iter().filter(|item| !(item.span().start <= bad.start && bad.end <= item.span().end));
+        let kept: Vec<Spanned<DeValue<'_>>> = kept.cloned().collect();
+        if kept.len() < before {
+            *items = kept.into_iter().collect();
+            return;
+        }
+    }
+    table.remove(key);
+}
+
+/// A message without names of Rust's types.
+fn plain(message: &str) -> String {
+    let Some((what, expected)) = message.split_once("expected ") else { return message.to_owned() };
+    let expected = match expected {
+        "a nonzero u32" | "a nonzero u64" | "a nonzero usize" => "a whole number from 1",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0",
+        "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        other => other,
+    };
+    format!("{what}expected {expected}")
 }
 
 /// The keys of `table` that are not in `known`, each with the known key closest to it.
@@ -246,18 +300,17 @@ mod tests {
 
     #[test]
     fn every_mistake_is_reported_where_it_stands() {
-        let found = mistakes("keep = 30\ntimes = 0\nlabel = []\nlabels = [\"a\", 7]\n");
+        let found = mistakes("keep = 30\ntimes = 0\nlabel = []\nlabels = [\"a\", 7, \"b\", 8]\n");
         let expected = [
             ("label", "unknown key `label`"),
-            ("30", "`keep`: invalid type: integer `30`, expected f64"),
-            ("0", "`times`: invalid value: integer `0`, expected a nonzero u32"),
+            ("30", "`keep`: out of range: 30, expected a number from 0 to 1"),
+            ("0", "`times`: invalid value: integer `0`, expected a whole number from 1"),
             ("7", "`labels`: invalid type: integer `7`, expected a string"),
+            ("8", "`labels`: invalid type: integer `8`, expected a string"),
         ];
         for (at, message) in expected {
-            assert!(
-                found.iter().any(|(where_, what)| where_ == at && (what == message || at == "30")),
-                "{at}: {message} is not in {found:?}"
-            );
+            let found = found.iter().find(|(place, _)| place == at);
+            assert_eq!(found.map(|(_, what)| what.as_str()), Some(message));
         }
         assert_eq!(found.len(), expected.len());
     }

@@ -9,6 +9,8 @@ use schemas::{Table, TableDef};
 pub enum Payload {
     /// Rows of a table.
     Table(TableDef),
+    /// For inputs: rows of whichever table is bound. What is bound is always [`Self::Table`].
+    AnyTable,
     /// A set of named files of one kind, e.g. `tokenizer`, `model` or `run_records`.
     Files(&'static str),
 }
@@ -17,8 +19,16 @@ impl std::fmt::Display for Payload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Table(table) => write!(f, "rows of `{}` v{}", table.name, table.version),
+            Self::AnyTable => f.write_str("rows of any table"),
             Self::Files(kind) => write!(f, "files of kind `{kind}`"),
         }
+    }
+}
+
+impl Payload {
+    /// Whether an input of this payload may be fed from an output of that one.
+    pub fn takes(&self, output: &Self) -> bool {
+        self == output || matches!((self, output), (Self::AnyTable, Self::Table(_)))
     }
 }
 
@@ -64,13 +74,22 @@ macro_rules! handle {
         pub struct $name(Port);
 
         impl $name {
-            /// A port named `name` for files of kind `kind`.
-            pub const fn new(name: &'static str, kind: &'static str, about: &'static str) -> Self {
-                Self(Port::new(name, Payload::Files(kind), about))
-            }
             /// The port itself.
             pub const fn port(&self) -> Port {
                 self.0
+            }
+        }
+    };
+    ($(#[$doc:meta])* $name:ident of kind) => {
+        handle! {
+            $(#[$doc])*
+            $name
+        }
+
+        impl $name {
+            /// A port named `name` for files of kind `kind`.
+            pub const fn new(name: &'static str, kind: &'static str, about: &'static str) -> Self {
+                Self(Port::new(name, Payload::Files(kind), about))
             }
         }
     };
@@ -102,12 +121,22 @@ handle! {
     Out<T>
 }
 handle! {
+    /// A handle on an input table of any kind, for operators that treat every table alike.
+    AnyIn
+}
+handle! {
     /// A handle on input files.
-    FilesIn
+    FilesIn of kind
 }
 handle! {
     /// A handle on output files.
-    FilesOut
+    FilesOut of kind
+}
+impl AnyIn {
+    /// A port named `name`.
+    pub const fn new(name: &'static str, about: &'static str) -> Self {
+        Self(Port::new(name, Payload::AnyTable, about))
+    }
 }
 input!(In<T>);
 input!(FilesIn);

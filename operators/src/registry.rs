@@ -8,6 +8,7 @@ pub static OPERATORS: &[&dyn Factory] = &[
     &Of::<crate::convert_coa::ConvertCoa>::NEW,
     &Of::<crate::filters::Filter<crate::filters::correction::Correction>>::NEW,
     &Of::<crate::ingest_traces::IngestTraces>::NEW,
+    &Of::<crate::publish::Publish>::NEW,
     &Of::<crate::filters::Filter<crate::filters::quality::Quality>>::NEW,
     &Of::<crate::filters::Filter<crate::filters::reflection::Reflection>>::NEW,
     &Of::<crate::tokens::tokenize::Tokenize>::NEW,

@@ -29,3 +29,10 @@ pub fn corpus_tools(pages: Vec<Page>, search_results: usize, interpreters: usize
     let python = Python::start(interpreters, Limits::default()).map_err(ToolError::from)?;
     Ok(Toolbox::new(corpus, python, search_results))
 }
+
+/// Sets up sandboxed Python, proves it, runs something in it, and says what it is.
+pub fn prove_sandbox() -> Result<String, OperatorError> {
+    let python = Python::start(1, Limits::default()).map_err(ToolError::from)?;
+    let output = python.run("import sys; print(sys.version.split()[0])", "").map_err(ToolError::from)?;
+    Ok(output.text.trim().to_owned())
+}

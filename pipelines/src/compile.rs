@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use operators::address::{Address, AddressError};
 use operators::params::closest;
 use operators::{Built, Factory, Mistake, Payload, Port, Split};
 use schemas::{Quarantined, TableDef};
@@ -24,6 +25,13 @@ pub fn compile(
     let unreadable = mistakes.iter().any(|mistake| mistake.message.starts_with("not TOML"));
     if file.name.is_none() && !unreadable && !mistakes.iter().any(|mistake| mistake.message.starts_with("`name`")) {
         mistakes.push(Mistake { span: 0..0, message: "missing key `name`".into(), hint: None });
+    }
+    if let Some(store) = &file.store
+        && let Err(error) = Address::parse(store.get_ref())
+        && !store.get_ref().trim().is_empty()
+    {
+        let hint = Some(AddressError::HINT.to_owned());
+        mistakes.push(Mistake { span: store.span(), message: format!("`store`: {error}"), hint });
     }
     if file.stages.is_empty() && mistakes.is_empty() {
         let hint = Some("add a table [stages.NAME] with an `operator`".to_owned());
@@ -57,7 +65,7 @@ pub fn compile(
             Stage {
                 name: draft.file.name.get_ref().clone(),
                 factory: draft.factory,
-                fingerprint: fingerprint(draft.factory, &built.params, seed),
+                fingerprint: fingerprint(draft.factory, &built.params, seed, &draft.bindings),
                 operator: Arc::from(built.operator),
                 params: built.params,
                 inputs: draft.bindings,
@@ -79,16 +87,19 @@ pub fn compile(
 /// Where records go that could not be read.
 const QUARANTINE: TableDef = TableDef::of::<Quarantined>();
 
+/// Characters of a stage's name.
+const LONGEST_NAME: usize = 64;
+
 /// Stage names become folders and SQL schemas.
 fn check_name(name: &Spanned<String>, mistakes: &mut Vec<Mistake>) {
     let text = name.get_ref();
     let plain = text.starts_with(|c: char| c.is_ascii_lowercase())
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    if !plain || matches!(text.as_str(), "public" | "information_schema") {
+    if !plain || text.len() > LONGEST_NAME || matches!(text.as_str(), "public" | "views" | "information_schema") {
         mistakes.push(Mistake {
             span: name.span(),
             message: format!("`{text}` cannot be the name of a stage"),
-            hint: Some("use lower-case letters, digits and `_`, a letter first".to_owned()),
+            hint: Some(format!("use at most {LONGEST_NAME} lower-case letters, digits and `_`, a letter first")),
         });
     }
 }
@@ -224,12 +235,12 @@ fn resolve(
         };
         return Err(mistake(format!("stage `{stage}` has no output `{port}`"), Some(hint)));
     };
-    if output.payload != input.payload {
+    if !input.payload.takes(&output.payload) {
         let message =
             format!("input `{}` takes {}, `{stage}.{port}` gives {}", input.name, input.payload, output.payload);
         return Err(mistake(message, None));
     }
-    Ok(Some(Binding { port: *input, stage: stage.to_owned(), from: output.name }))
+    Ok(Some(Binding { port: Port { payload: output.payload, ..*input }, stage: stage.to_owned(), from: output.name }))
 }
 
 /// Indexes of the stages, each after those it reads from. A cycle is a mistake, told once with its stages.

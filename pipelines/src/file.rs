@@ -48,8 +48,8 @@ pub(crate) fn read(text: &str) -> (PipelineFile<'_>, Vec<Mistake>) {
     }
     for (key, value) in root {
         match key.get_ref().as_ref() {
-            "name" => file.name = string("name", &value, &mut mistakes),
-            "store" => file.store = string("store", &value, &mut mistakes),
+            "name" => file.name = filled("name", &value, &mut mistakes),
+            "store" => file.store = filled("store", &value, &mut mistakes),
             "queue" => file.queue = queue(&value, &mut mistakes),
             "seed" => file.seed = seed(&value, &mut mistakes),
             "stages" => {
@@ -132,6 +132,15 @@ fn string(key: &str, value: &Spanned<DeValue<'_>>, mistakes: &mut Vec<Mistake>) 
             None
         }
     }
+}
+
+/// A string that is not blank.
+fn filled(key: &str, value: &Spanned<DeValue<'_>>, mistakes: &mut Vec<Mistake>) -> Option<Spanned<String>> {
+    let text = string(key, value, mistakes)?;
+    if text.get_ref().trim().is_empty() {
+        mistakes.push(wrong(value.span(), &format!("`{key}` is empty")));
+    }
+    Some(text)
 }
 
 fn seed(value: &Spanned<DeValue<'_>>, mistakes: &mut Vec<Mistake>) -> Option<u64> {

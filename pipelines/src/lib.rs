@@ -8,7 +8,7 @@
 //! Words: a *pipeline* is one file; a *stage* is a named use of an operator; a *binding* feeds an input port of a stage
 //! from an output port of another. The *fingerprint* of a stage covers what its output depends on besides its inputs:
 //! the operator and its version, the parameters with defaults filled in, the seed where the operator draws, and the
-//! versions of the tables it writes. Comments, key order and the stage's name are not part of it.
+//! versions of the tables it writes, and what is bound where an input takes any table. Comments, key order and the stage's name are not part of it.
 
 mod compile;
 mod diagnostics;

@@ -45,7 +45,7 @@ pub struct Stage {
 /// An input port and the output port that feeds it.
 #[derive(Clone, Debug)]
 pub struct Binding {
-    /// The input port.
+    /// The input port, with the payload of the output that feeds it.
     pub port: Port,
     /// The stage that feeds it.
     pub stage: String,
@@ -98,23 +98,37 @@ impl Stage {
     }
 }
 
-/// What a stage's output depends on besides its inputs, as 32 hexadecimal digits.
-pub fn fingerprint(factory: &dyn Factory, params: &Value, seed: u64) -> String {
+/// What a stage's output depends on besides the contents of its inputs, as 32 hexadecimal digits.
+///
+/// Where an input takes any table, its output depends on which one is bound, even if that has no rows.
+pub fn fingerprint(factory: &dyn Factory, params: &Value, seed: u64, bindings: &[Binding]) -> String {
     let tables: Vec<Value> = factory
         .outputs()
         .iter()
         .map(|port| match port.payload {
             Payload::Table(table) => json!([port.name, table.name, table.version]),
+            Payload::AnyTable => unreachable!("an output is of one table"),
             Payload::Files(kind) => json!([port.name, kind]),
         })
         .collect();
-    let covered = json!({
+    let mut covered = json!({
         "operator": factory.name(),
         "version": factory.version(),
         "params": params,
         "seed": factory.seeded().then_some(seed),
         "tables": tables,
     });
+    let any = |binding: &&Binding| {
+        factory.inputs().iter().any(|port| port.name == binding.port.name && port.payload == Payload::AnyTable)
+    };
+    let bound: Vec<Value> = bindings
+        .iter()
+        .filter(any)
+        .map(|binding| json!([binding.port.name, binding.stage, binding.from, binding.port.payload.to_string()]))
+        .collect();
+    if !bound.is_empty() {
+        covered["bound"] = bound.into();
+    }
     let digest = Sha256::digest(covered.to_string());
     digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -29,7 +29,7 @@ pub use question::Question;
 pub use rejected::Rejected;
 pub use rollout::{Finish, Rollout};
 pub use step::{Step, StepKind};
-pub use table::{RowError, Table, TableDef, complete, decode, encode};
+pub use table::{Columns, RowError, Table, TableDef, complete, decode, encode};
 pub use token::TokenizedSample;
 pub use trace::{Domain, Trace, TraceStatus};
 pub use training_step::TrainingStep;

@@ -11,12 +11,13 @@ pub struct Quarantined {
     pub source: String,
     /// Physical line on which the record starts, from 1.
     pub line: i64,
-    /// Offset of its first byte in the source.
+    /// Offset of its first byte in the source, after decompression; of a `not_gzip`, in the source as it is stored.
     pub byte_offset: i64,
     /// Its length in bytes, without the line end.
     pub byte_length: i64,
     /// Why, from a closed list: `invalid_utf8`, `lone_surrogate`, `truncated`, `not_json`, `nan_or_infinity`,
-    /// `duplicate_key`, `number_out_of_range`, `missing_field`, `wrong_type`, `row_too_large`.
+    /// `duplicate_key`, `number_out_of_range`, `missing_field`, `wrong_type`, `row_too_large`,
+    /// `not_gzip` (what follows the last member of a gzip source).
     pub code: String,
     /// Why, for a person.
     pub reason: String,

@@ -61,6 +61,8 @@ pub struct Step {
     pub input_tokens: Option<i64>,
     /// Tokens written by the model; null where not recorded.
     pub output_tokens: Option<i64>,
+    /// Calls that the source lists for a turn, answers included; null where it has no list.
+    pub calls: Option<i64>,
 }
 
 impl Step {
@@ -85,6 +87,7 @@ impl Step {
             ended_at: None,
             input_tokens: None,
             output_tokens: None,
+            calls: None,
         }
     }
 }

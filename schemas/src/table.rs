@@ -1,12 +1,14 @@
 //! The table trait, its erased twin, and the way between rows and record batches.
 
 use std::collections::HashMap;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, new_null_array};
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_arrow::ArrayBuilder;
 use serde_arrow::schema::{SchemaLike, TracingOptions};
 
 use crate::Column;
@@ -68,6 +70,39 @@ pub struct RowError {
     /// What does not fit.
     #[source]
     pub source: serde_arrow::Error,
+}
+
+/// Rows on their way into a record batch: each is copied into its columns as it comes, and need not be kept.
+pub struct Columns<T> {
+    builder: ArrayBuilder,
+    schema: SchemaRef,
+    rows: usize,
+    row: PhantomData<fn(T)>,
+}
+
+impl<T: Table> Columns<T> {
+    /// No rows.
+    pub fn new() -> Result<Self, RowError> {
+        let schema = trace::<T>();
+        let builder =
+            ArrayBuilder::from_arrow(schema.fields()).map_err(|source| RowError { table: T::NAME, source })?;
+        Ok(Self { builder, schema, rows: 0, row: PhantomData })
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, row: &T) -> Result<(), RowError> {
+        self.rows += 1;
+        self.builder.push(row).map_err(|source| RowError { table: T::NAME, source })
+    }
+
+    /// The rows since the last call, with exactly the table's schema; nothing if there are none.
+    pub fn take(&mut self) -> Result<Option<RecordBatch>, RowError> {
+        if std::mem::take(&mut self.rows) == 0 {
+            return Ok(None);
+        }
+        let batch = self.builder.to_record_batch().map_err(|source| RowError { table: T::NAME, source })?;
+        Ok(Some(batch.with_schema(Arc::clone(&self.schema)).expect("the batch was built from this schema's fields")))
+    }
 }
 
 /// Rows to a record batch with exactly the table's schema.
@@ -215,6 +250,12 @@ mod tests {
         assert_eq!(batch.schema(), TableDef::of::<T>().schema());
         assert_eq!(decode::<T>(&batch).unwrap(), rows);
         assert_eq!(encode::<T>(&[]).unwrap().num_rows(), 0);
+        let mut columns = Columns::<T>::new().unwrap();
+        for _ in 0..2 {
+            rows.iter().for_each(|row| columns.push(row).unwrap());
+            assert_eq!(columns.take().unwrap().unwrap(), batch);
+            assert!(columns.take().unwrap().is_none());
+        }
     }
 
     #[test]
@@ -266,14 +307,15 @@ mod tests {
             observation_tokens: 0,
             truncated: false,
             tokenizer: "d".into(),
+            task_id: Some("k".into()),
         }]);
     }
 
     #[test]
     fn a_column_that_was_added_later_reads_as_null() {
-        let rows = [Rejected { row_id: "r".into(), task_id: Some("t".into()), reason: "x".into(), detail: "y".into() }];
+        let rows = [Rejected::new("r", Some("t".into()), "x", "y")];
         let batch = encode(&rows).unwrap();
-        let old = batch.project(&[0, 2, 3]).unwrap();
+        let old = batch.project(&[0, 2, 3, 4, 5, 6]).unwrap();
         let read: Vec<Rejected> = decode(&old).unwrap();
         assert_eq!(read, [Rejected { task_id: None, ..rows[0].clone() }]);
     }

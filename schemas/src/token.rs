@@ -29,6 +29,8 @@ pub struct TokenizedSample {
     pub truncated: bool,
     /// Digest of the `tokenizer.json` that made the ids.
     pub tokenizer: String,
+    /// The task's id in the source.
+    pub task_id: Option<String>,
 }
 
 impl Table for TokenizedSample {

@@ -39,7 +39,7 @@ pub struct Trace {
     pub source: String,
     /// Physical line on which the record starts, from 1.
     pub line: i64,
-    /// Offset of its first byte in the source.
+    /// Offset of its first byte in the source, after decompression.
     pub byte_offset: i64,
     /// The layout it was read as.
     pub format: String,
@@ -63,7 +63,7 @@ pub struct Trace {
     pub error: Option<String>,
     /// The model or agent that ran.
     pub agent_name: Option<String>,
-    /// When it started; times without a zone are taken as UTC.
+    /// When it started; null where the source has no time that can be read without guessing.
     pub started_at: Option<Micros>,
     /// When it ended.
     pub ended_at: Option<Micros>,
@@ -71,6 +71,8 @@ pub struct Trace {
     pub steps: i64,
     /// Repairs made while reading, each a word; empty for a record read as it stands.
     pub repaired: Vec<String>,
+    /// Values that could not be read and are null here, each with its field and the reason; null where there is none.
+    pub unread: Option<Vec<String>>,
 }
 
 impl Table for Trace {

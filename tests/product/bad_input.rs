@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::coa::{Place, binary, filters, record};
+use crate::coa::{Place, Said, binary, filters, record, skipped};
 
 fn place(source: &str) -> Place {
     let place = Place::new();
@@ -51,7 +51,7 @@ fn rights() {
     // Root may do anything, so the command runs as somebody else.
     // SAFETY: it only asks.
     if unsafe { libc::geteuid() } != 0 {
-        crate::coa::skipped("not root, so no other user to be");
+        skipped("not root, so no other user to be");
         return;
     }
     let place = place("in/*.jsonl");
@@ -63,7 +63,7 @@ fn rights() {
             .arg(place.path("coa"))
             .args(["run", "p.toml"]);
         command.current_dir(place.path(".")).env("HOME", place.path("."));
-        crate::coa::Said::from(command.output().expect("setpriv starts"))
+        Said::from(command.output().expect("setpriv starts"))
     };
     // Where the checkout lies may be closed to others.
     std::fs::copy(binary(), place.path("coa")).unwrap();
@@ -73,7 +73,7 @@ fn rights() {
     open(&place.path("."), 0o755);
     let probe = nobody(&place);
     if probe.code == 127 || probe.err.contains("error while loading") {
-        crate::coa::skipped("another user cannot load libtorch here");
+        skipped("another user cannot load libtorch here");
         return;
     }
     probe.fails(1, &["cannot create the folder", "hint: choose a `store` this user may write to"]);
@@ -97,7 +97,7 @@ fn stores() {
         .env("AWS_ACCESS_KEY_ID", "key")
         .env("AWS_SECRET_ACCESS_KEY", "very-secret")
         .env("AWS_REGION", "us-east-1");
-    let said: crate::coa::Said = unreachable.output().unwrap().into();
+    let said: Said = unreachable.output().unwrap().into();
     let said = said.fails(1, &["s3://bucket/prefix", "hint: "]);
     assert!(!said.err.contains("very-secret"));
 }
@@ -115,13 +115,51 @@ fn a_full_disk() {
         format!("mount -t tmpfs -o size=1m tmpfs small && exec {} run p.toml --store small/store", binary().display());
     let output = Command::new("unshare").args(["-Urm", "sh", "-c", &script]).current_dir(place.path(".")).output();
     let Ok(output) = output else {
-        crate::coa::skipped("there is no unshare");
+        skipped("there is no unshare");
         return;
     };
-    let said = crate::coa::Said::from(output);
+    let said = Said::from(output);
     if said.err.contains("unshare:") || said.err.contains("mount:") {
-        crate::coa::skipped(&said.err);
+        skipped(&said.err);
         return;
     }
     said.fails(1, &["No space left on device"]);
+}
+
+#[test]
+fn an_endpoint_without_a_scheme() {
+    let place = Place::new();
+    for endpoint in ["", "localhost:9000", "bogus", "127.0.0.1:9", "http://", "http://a b"] {
+        let mut command = place.command(&["status", "--store", "s3://bucket/store"]);
+        let credentials = [("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_REGION", "us-east-1")];
+        let said: Said = command.envs(credentials).env("AWS_ENDPOINT_URL", endpoint).output().unwrap().into();
+        said.fails(1, &[endpoint, "is no address", "http://localhost:9000"]);
+    }
+}
+
+/// Told at once, whatever is wrong with a queue, and nothing is made.
+#[test]
+fn queues() {
+    let place = place("in/*.jsonl");
+    place.write("in/a.jsonl", format!("{}\n", record("a", 6)));
+    place
+        .coa(&["run", "p.toml", "--queue", "postgres://nobody:secret@127.0.0.1:1/x"])
+        .fails(1, &["`postgres://127.0.0.1:1/x`", "Connection refused", "hint: check that the server runs"]);
+    place.coa(&["worker", "--queue", "typo/q.sqlite"]).fails(2, &["there is no queue at `typo/q.sqlite`"]);
+    assert!(!place.path("typo").exists());
+}
+
+#[test]
+fn a_bucket_that_is_not_there() {
+    let (Ok(endpoint), mut place) = (std::env::var("COA_TEST_RGW"), place("in/*.jsonl")) else {
+        return skipped("no S3 server runs");
+    };
+    place.set("AWS_ENDPOINT_URL", &endpoint);
+    place.write("in/a.jsonl", format!("{}\n", record("a", 6)));
+    for arguments in
+        [&["run", "p.toml", "--store", "s3://nowhere/x"][..], &["sql", "select 1", "--store", "s3://nowhere/x"]]
+    {
+        let said = place.coa(arguments).fails(1, &["there is no such bucket", "--mend` creates it"]);
+        assert!(!said.err.contains("<Error>"), "{}", said.err);
+    }
 }

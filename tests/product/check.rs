@@ -41,6 +41,53 @@ error: unknown key `min_calls` (operator `complexity_filter`)
     assert!(!place.path("store").exists(), "nothing runs");
 }
 
+/// Values that are texts to TOML and more to an operator: each is judged where it stands.
+#[test]
+fn texts_with_a_meaning_are_checked() {
+    let place = Place::new();
+    place.write(
+        "p.toml",
+        r#"name = "bad"
+store = "http://host/x"
+[stages.a]
+operator = "ingest_traces"
+[stages.a.params]
+format = "oagents"
+source = "in/{date/*.jsonl"
+repair = ["x", "non_finite", "y"]
+where = ["n >= ", "ok", "a b"]
+naive_timezone = "Mars"
+[stages.b]
+operator = "ingest_traces"
+params = { format = "oagents", source = "s3:/b/*.jsonl" }
+"#,
+    );
+    let said = place.coa(&["check", "p.toml"]).fails(
+        2,
+        &[
+            "`store`: `http://host/x` is no usable address: unknown scheme `http`",
+            "p.toml:2:9",
+            "`source`: `in/{date/*.jsonl` is no usable pattern: a `{` is not closed",
+            "p.toml:7:10",
+            "unknown variant `x`",
+            "p.toml:8:11",
+            "unknown variant `y`",
+            "p.toml:8:30",
+            "`n >= ` does not end in a number",
+            "p.toml:9:10",
+            "`a b` does not begin with one field",
+            "p.toml:9:25",
+            "'Mars'",
+            "p.toml:10:18",
+            "two slashes follow `s3:`",
+            "p.toml:13:41",
+            "8 mistakes in p.toml",
+        ],
+    );
+    assert_eq!(said.out, "");
+    place.coa(&["plan", "p.toml"]).fails(2, &["8 mistakes"]);
+}
+
 /// The broken examples of case C51, written with this product's keys at the same lines.
 #[test]
 fn the_broken_settings_of_case_c51() {
@@ -86,10 +133,12 @@ inputs = {{ traces = "ingest.traces", steps = "ingest.steps" }}
     };
     place.write("typo_type.toml", screen("\"0,3\""));
     place.coa(&["check", "typo_type.toml"]).fails(2, &["typo_type.toml:8:16", "invalid type: string \"0,3\""]);
-    place.write("percent.toml", screen("30.0"));
-    place
-        .coa(&["check", "percent.toml"])
-        .fails(2, &["percent.toml:8:16", "out of range: 30, expected a number from 0 to 1"]);
+    for percent in ["30", "30.0"] {
+        place.write("percent.toml", screen(percent));
+        place
+            .coa(&["check", "percent.toml"])
+            .fails(2, &["percent.toml:8:16", "out of range: 30, expected a number from 0 to 1"]);
+    }
     for broken in ["typo_key.toml", "typo_type.toml", "percent.toml"] {
         place.coa(&["run", broken]).fails(2, &[broken]);
         assert!(!place.path("store").exists(), "{broken}: nothing is written");

@@ -1,5 +1,6 @@
 //! Running `coa` as a user does, and finding what tests may need.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -38,9 +39,10 @@ pub(crate) fn binary() -> PathBuf {
     binary
 }
 
-/// A folder to work in.
+/// A folder to work in, and what the environment of commands has besides.
 pub(crate) struct Place {
     folder: TempDir,
+    environment: Vec<(String, String)>,
 }
 
 /// What a command printed and how it ended.
@@ -77,7 +79,13 @@ impl Said {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a temporary folder") }
+        Self { folder: tempfile::tempdir().expect("a temporary folder"), environment: Vec::new() }
+    }
+
+    /// Sets a variable for the commands to come.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.environment.retain(|(other, _)| other != name);
+        self.environment.push((name.to_owned(), value.to_owned()));
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -95,6 +103,9 @@ impl Place {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.args(arguments).current_dir(self.folder.path()).env_remove("COA_STORE").env_remove("RUST_LOG");
+        // Queues of stores that are not local lie there: none is shared with another test.
+        command.env("XDG_STATE_HOME", self.path("state"));
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -114,6 +125,41 @@ impl Place {
         let row = rows[0].as_object().expect("a row");
         row.values().next().and_then(Value::as_i64).unwrap_or_else(|| panic!("no number: {rows:?}"))
     }
+}
+
+/// Columns that tell how long something took: they differ between any two runs.
+const TIMES: [&str; 2] = ["seconds", "tool_seconds"];
+
+/// The tables of a store that stages wrote.
+pub(crate) fn table_names(place: &Place, store: &str) -> Vec<String> {
+    let query = "select table_schema || '.' || table_name as name from information_schema.tables \
+                 where table_schema not in ('public', 'views', 'information_schema')";
+    let said = place.coa(&["sql", query, "--store", store, "--format", "json"]);
+    if said.err.contains("there is no store") {
+        return Vec::new();
+    }
+    let rows: Vec<Value> = serde_json::from_str(&said.ok().out).unwrap();
+    rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Every table with its rows in an order of their own, without what differs between any two runs.
+pub(crate) fn tables(place: &Place, store: &str) -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    for name in table_names(place, store) {
+        let mut rows: Vec<String> = place
+            .sql(store, &format!("select * from {name}"))
+            .into_iter()
+            .map(|mut row| {
+                for column in TIMES {
+                    row.as_object_mut().unwrap().remove(column);
+                }
+                row.to_string()
+            })
+            .collect();
+        rows.sort();
+        found.insert(name, rows);
+    }
+    found
 }
 
 /// A pipeline from OAgents records to filtered trajectories.

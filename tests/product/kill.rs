@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::coa::Place;
+use crate::coa::{Place, skipped, table_names, tables};
 
 /// The quickstart's pipeline in small.
-const PIPELINE: &str = r#"
+pub(crate) const PIPELINE: &str = r#"
 name = "small"
 store = "store"
 seed = 3
@@ -81,40 +82,6 @@ const STAGES: [&str; 13] = [
     "agent",
 ];
 
-/// Columns that tell how long something took: they differ between any two runs.
-const TIMES: [&str; 2] = ["seconds", "tool_seconds"];
-
-fn table_names(place: &Place) -> Vec<String> {
-    let query = "select table_schema || '.' || table_name as name from information_schema.tables \
-                 where table_schema not in ('public', 'information_schema')";
-    let said = place.coa(&["sql", query, "--store", "store", "--format", "json"]);
-    if said.err.contains("there is no store") {
-        return Vec::new();
-    }
-    let rows: Vec<Value> = serde_json::from_str(&said.ok().out).unwrap();
-    rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
-}
-
-/// Every table with its rows in an order of their own.
-fn tables(place: &Place) -> BTreeMap<String, Vec<String>> {
-    let mut found = BTreeMap::new();
-    for name in table_names(place) {
-        let mut rows: Vec<String> = place
-            .sql("store", &format!("select * from {name}"))
-            .into_iter()
-            .map(|mut row| {
-                for column in TIMES {
-                    row.as_object_mut().unwrap().remove(column);
-                }
-                row.to_string()
-            })
-            .collect();
-        rows.sort();
-        found.insert(name, rows);
-    }
-    found
-}
-
 /// Name and digest of every file that a stage's units wrote.
 fn files(place: &Place, stage: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
@@ -168,11 +135,11 @@ fn killed_during_every_stage_and_resumed() {
     undisturbed.write("p.toml", PIPELINE);
     let said = undisturbed.coa(&["run", "p.toml", "-q"]);
     if said.err.contains("sandbox cannot be set up") {
-        crate::coa::skipped(&said.err);
+        skipped(&said.err);
         return;
     }
     said.ok();
-    let expected = tables(&undisturbed);
+    let expected = tables(&undisturbed, "store");
     assert!(expected.len() > 15 && !expected["agent.rollouts"].is_empty(), "{:?}", expected.keys());
 
     let place = Place::new();
@@ -190,7 +157,7 @@ fn killed_during_every_stage_and_resumed() {
     }
     assert_eq!(kills, STAGES.len() as u32 + 1, "the command ended before it could be killed");
     place.coa(&["resume", "--store", "store"]).ok();
-    let found = tables(&place);
+    let found = tables(&place, "store");
     assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
     for (name, rows) in &expected {
         assert_eq!(&found[name], rows, "{name}");
@@ -207,7 +174,7 @@ fn killed_during_every_stage_and_resumed() {
 
 /// A table is what it will be in the end, or it is not there.
 fn seen_whole_or_not_at_all(place: &Place, expected: &BTreeMap<String, Vec<String>>, when: &str) {
-    let names = table_names(place);
+    let names = table_names(place, "store");
     if names.is_empty() {
         return;
     }
@@ -235,6 +202,7 @@ fn a_run_that_is_asked_to_stop_comes_to_a_safe_place() {
         if let Some(status) = child.try_wait().unwrap() {
             let said: crate::coa::Said = child.wait_with_output().unwrap().into();
             assert!(said.err.contains("sandbox cannot be set up"), "{status}: {}", said.err);
+            skipped(&said.err);
             return;
         }
         std::thread::yield_now();
@@ -247,4 +215,62 @@ fn a_run_that_is_asked_to_stop_comes_to_a_safe_place() {
     assert_eq!(attempts[0]["outcome"], "interrupted");
     let runs = place.sql("store", "select outcome from runs");
     assert_eq!(runs[0]["outcome"], "interrupted");
+
+    // The checkpoint it left tells what it was trained on.
+    let units = std::fs::read_dir(store.join("checkpoints")).unwrap().flatten();
+    let files = units.flat_map(|unit| std::fs::read_dir(unit.path()).unwrap().flatten());
+    let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    let step = names.filter_map(|name| name.strip_suffix(".json")?.parse::<u64>().ok()).max().unwrap();
+    let told = place.coa(&["lineage", &format!("sft@{step}"), "--store", "store", "--json"]).ok().out;
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let training = &told["training"];
+    assert_eq!((training["checkpoint"].as_u64(), training["steps"].as_u64()), (Some(step), Some(100_000)));
+    assert_eq!(training["data"][0]["rows"], place.number("store", "select count(*) from tokens.tokens"));
+    place
+        .coa(&["lineage", "sft@7", "--store", "store"])
+        .fails(2, &["no checkpoint or model `sft@7`", &format!("sft@{step}")]);
+}
+
+/// How many times a run is killed: COA_TEST_KILLS, or as many as take little time.
+fn kills() -> u64 {
+    std::env::var("COA_TEST_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
+}
+
+/// Killed at moments drawn from a seed, spread over the whole run.
+#[test]
+fn killed_at_random_moments() {
+    let undisturbed = Place::new();
+    undisturbed.write("p.toml", PIPELINE);
+    let began = Instant::now();
+    let said = undisturbed.coa(&["run", "p.toml", "-q"]);
+    if said.err.contains("sandbox cannot be set up") {
+        skipped(&said.err);
+        return;
+    }
+    said.ok();
+    let whole = began.elapsed();
+    let expected = tables(&undisturbed, "store");
+
+    let place = Place::new();
+    place.write("p.toml", PIPELINE);
+    let (kills, mut state, mut done) = (kills(), 0x2545_F491_4F6C_DD1D_u64, 0);
+    let store = place.path("store");
+    for kill in 0..kills {
+        // xorshift: the moments are the same in every run of this test.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let share = (state >> 11) as f64 / (1_u64 << 53) as f64;
+        // One kill a share of the run, and at least what it takes to start.
+        let moment = Duration::from_millis(20) + whole.mul_f64(2.0 * share / kills.min(20) as f64);
+        let resumable = store.join("runs").exists();
+        let command: &[&str] = if resumable { &["resume", "--store", "store", "-q"] } else { &["run", "p.toml", "-q"] };
+        let began = Instant::now();
+        done += u64::from(kill_when(&place, command, |_| began.elapsed() >= moment));
+        seen_whole_or_not_at_all(&place, &expected, &format!("kill {kill}"));
+    }
+    assert!(done * 2 >= kills, "{done} of {kills} kills hit a running command");
+    place.coa(&["run", "p.toml", "-q"]).ok();
+    assert_eq!(tables(&place, "store"), expected);
+    assert_eq!(files(&place, "sft"), files(&undisturbed, "sft"));
 }

@@ -15,10 +15,14 @@ pub(super) struct Check {
 impl Check {
     pub(super) fn execute(self) -> Result<(), CommandError> {
         let pipeline = self.pipeline.load()?;
-        if let Some(address) = self.pipeline.store.as_ref().or(pipeline.store.as_ref()) {
+        if let Some(address) = &self.pipeline.store {
             store::parse_store(address)?;
         }
-        print(&format!("{}: {} stages, no mistakes", self.pipeline.file.display(), pipeline.stages.len()));
+        let stages = match pipeline.stages.len() {
+            1 => "1 stage".to_owned(),
+            stages => format!("{stages} stages"),
+        };
+        print(&format!("{}: {stages}, no mistakes", self.pipeline.file.display()));
         Ok(())
     }
 }

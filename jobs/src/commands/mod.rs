@@ -3,6 +3,10 @@
 mod backfill;
 mod cancel;
 mod check;
+mod compact;
+mod doctor;
+mod gc;
+mod lineage;
 mod operators;
 mod plan;
 mod report;
@@ -11,6 +15,8 @@ mod run;
 mod show;
 mod sql;
 mod status;
+mod watch;
+mod why;
 mod worker;
 
 use std::io::Write;
@@ -24,6 +30,7 @@ use store::Store;
 use crate::error::CommandError;
 use crate::queue::QueueAddress;
 use crate::registry;
+use crate::telemetry::{Listener, LogFormat};
 
 /// Turns recorded multi-agent runs into one trained agent.
 #[derive(Parser)]
@@ -32,6 +39,9 @@ pub struct Cli {
     /// What to log on stderr, as in RUST_LOG: `debug`, or `store=debug,warn`.
     #[arg(long, global = true, env = "RUST_LOG", value_name = "FILTER")]
     log: Option<String>,
+    /// How stderr looks: `text`, or `json` for one object a line.
+    #[arg(long, global = true, env = "COA_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value = "text")]
+    log_format: LogFormat,
     #[command(subcommand)]
     command: Command,
 }
@@ -54,10 +64,18 @@ enum Command {
     Worker(worker::Worker),
     /// Show runs, stages, units and errors.
     Status(status::Status),
-    /// Query the store's tables.
+    /// Query the store's tables with SQL, or look around in a shell.
     Sql(sql::Sql),
+    /// Tell where a table, a row or a model came from, down to the sources.
+    Lineage(lineage::Lineage),
     /// Show one thing as a person wants to read it.
     Show(show::Show),
+    /// Examine this machine and a store, and say how to mend what is wrong.
+    Doctor(doctor::Doctor),
+    /// Merge many small files of tables into fewer.
+    Compact(compact::Compact),
+    /// Find what nothing in a store refers to, and delete it.
+    Gc(gc::Gc),
     /// List operators, or describe one.
     Operators(operators::Operators),
     /// Report what a pipeline did: rows, losses, success, times.
@@ -71,6 +89,16 @@ impl Cli {
         self.log.as_deref().unwrap_or("warn,buoyant_kernel=off")
     }
 
+    /// How log lines look.
+    pub fn log_format(&self) -> LogFormat {
+        self.log_format
+    }
+
+    /// Whether units are done, here or for this command by others.
+    pub fn does_units(&self) -> bool {
+        matches!(self.command, Command::Run(_) | Command::Backfill(_) | Command::Resume(_) | Command::Worker(_))
+    }
+
     /// Does it.
     pub async fn execute(self) -> Result<(), CommandError> {
         match self.command {
@@ -80,10 +108,14 @@ impl Cli {
             Command::Backfill(command) => command.execute().await,
             Command::Cancel(command) => command.execute().await,
             Command::Worker(command) => command.execute().await,
+            Command::Doctor(command) => command.execute().await,
             Command::Resume(command) => command.execute().await,
             Command::Status(command) => command.execute().await,
-            Command::Sql(command) => command.execute().await,
+            Command::Sql(command) => command.execute(),
+            Command::Lineage(command) => command.execute().await,
             Command::Show(command) => command.execute().await,
+            Command::Compact(command) => command.execute().await,
+            Command::Gc(command) => command.execute().await,
             Command::Operators(command) => command.execute(),
             Command::Report(command) => command.execute().await,
         }
@@ -146,6 +178,24 @@ impl QueueArgs {
         match self.queue.as_deref().or(pipeline) {
             Some(address) => QueueAddress::parse(address),
             None => QueueAddress::of(store),
+        }
+    }
+}
+
+/// Metrics of this process.
+#[derive(clap::Args)]
+struct MetricsArgs {
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; port 0 is any free one, and is said.
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<String>,
+}
+
+impl MetricsArgs {
+    /// Takes the address, if one is given.
+    async fn listen(&self) -> Result<Option<Listener>, CommandError> {
+        match &self.metrics {
+            Some(address) => Listener::bind(address).await.map(Some),
+            None => Ok(None),
         }
     }
 }

@@ -7,11 +7,12 @@ use clap::Args;
 use pipelines::{Pipeline, Selection};
 use store::Store;
 
-use super::{PipelineArgs, QueueArgs, current_folder};
+use super::{MetricsArgs, PipelineArgs, QueueArgs, current_folder};
 use crate::error::CommandError;
 use crate::partitions::Partitions;
 use crate::plan::{Plan, Request as PlanRequest, Which};
 use crate::runner::{self, Request};
+use crate::telemetry::say;
 
 /// See the module documentation.
 #[derive(Args)]
@@ -49,6 +50,8 @@ pub(super) struct How {
     quiet: bool,
     #[command(flatten)]
     queue: QueueArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 impl Run {
@@ -83,6 +86,10 @@ pub(super) struct Start {
 
 pub(super) async fn start(pipeline: Arc<Pipeline>, store: &Store, start: Start, how: &How) -> Result<(), CommandError> {
     let selection = Selection::parse(&pipeline, &start.select)?;
+    let metrics = how.metrics.listen().await?;
+    if let Some(listener) = metrics.as_ref().filter(|_| !how.quiet) {
+        say(&format!("metrics are at {}", listener.url()));
+    }
     let queue = how.queue.address(store, pipeline.queue.as_deref());
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let about = PlanRequest {
@@ -102,6 +109,7 @@ pub(super) async fn start(pipeline: Arc<Pipeline>, store: &Store, start: Start, 
         max_parallel: how.max_parallel.map(usize::from),
         fail_fast: how.fail_fast,
         quiet: how.quiet,
+        metrics,
     };
     runner::run(plan, store, request).await
 }

@@ -1,70 +1,91 @@
-//! `coa sql`: a query over the store's tables and the system tables.
+//! `coa sql`: queries over the store's tables, the system tables and the product's views.
 
-use arrow::util::pretty::pretty_format_batches;
-use clap::{Args, ValueEnum};
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
 
-use super::{StoreArgs, print};
+use clap::Args;
+use store::Store;
+
+use super::StoreArgs;
 use crate::error::CommandError;
-use crate::sql::{Answer, query};
+use crate::sql::{Format, OutputFile, Queries, on_deep_stack};
+
+const HELP: &str = "\
+Names:
+  stage.port            a table of the store, as it stands now; `port` alone where only one stage has it
+  stage.port@v3         the table as it stood at version 3 of its log; `\\d stage.port` tells which there are
+  runs, stages, units, attempts, ports
+                        what was done, tried, and read and written
+  funnel, tool_use, token_lengths, trace_cost
+                        views over all tables of their kind; `\\d funnel` shows what one is made of
+  NAME.stage.port, NAME.units, NAME.funnel
+                        the same in a store given with --attach NAME=URL
+Names are found as they are written; where there is none so written, the case of letters is not looked at. Every
+table has a column `partition`: a condition on it keeps other partitions' files from being read.
+
+Without a query: a shell on a terminal, otherwise queries from standard input. Several queries have `;` between them.
+`\\d` lists the tables, `\\d TABLE` a table's columns with their docs.
+
+Rows go to standard output, everything else to standard error. Not a number is NaN, and \"NaN\" as text in JSON, where
+null is null; it sorts above all numbers. Nothing can be changed: COPY, CREATE, INSERT, SET and the like are refused.
+
+Examples:
+  coa sql \"select stage, rows_in, rows_kept, rows_rejected from funnel order by finished\" --store data/quickstart
+  coa sql \"select count(*) from convert.trajectories@v1\" --store data/quickstart
+  coa sql \"select * from quality.kept where partition = 'a.jsonl'\" --store s3://bucket/mine --output kept.parquet
+  coa sql \"select * from units except select * from old.units\" --store new --attach old=s3://bucket/old
+  coa sql --store data/quickstart < queries.sql";
 
 /// See the module documentation.
 #[derive(Args)]
+#[command(after_long_help = HELP)]
 pub(super) struct Sql {
-    /// The query. Tables are named `stage.port`, system tables `runs`, `stages`, `units`, `attempts`.
-    query: String,
+    /// A query, several with `;` between them, or `\d`. Without it: a shell, or queries from standard input.
+    query: Option<String>,
     #[command(flatten)]
     store: StoreArgs,
+    /// Another store, whose tables have NAME before them. May be given several times.
+    #[arg(long, value_name = "NAME=URL")]
+    attach: Vec<String>,
     /// How the rows are written.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    /// For reading.
-    Table,
-    /// A list of objects.
-    Json,
-    /// With a header line.
-    Csv,
+    /// A new file for the rows of one query: .parquet, .csv or .json.
+    #[arg(long, value_name = "FILE", conflicts_with = "format")]
+    output: Option<PathBuf>,
 }
 
 impl Sql {
-    pub(super) async fn execute(self) -> Result<(), CommandError> {
-        let store = self.store.open().await?;
-        let answer = query(&store, &self.query).await?;
-        let text = format(&answer, self.format).map_err(|error| CommandError::Query(error.to_string()))?;
-        print(text.trim_end());
-        Ok(())
+    pub(super) fn execute(self) -> Result<(), CommandError> {
+        on_deep_stack(|| self.answer())
+    }
+
+    async fn answer(self) -> Result<(), CommandError> {
+        let output = self.output.map(OutputFile::new).transpose()?;
+        let mut queries = Queries::new(self.store.open().await?);
+        for attached in &self.attach {
+            let (name, address) = attached.split_once('=').ok_or_else(|| CommandError::Usage {
+                message: format!("`{attached}` names no store to attach"),
+                hint: Some("write --attach NAME=URL".to_owned()),
+            })?;
+            queries.attach(name, Store::open(address).await?)?;
+        }
+        let sql = match self.query {
+            Some(sql) => sql,
+            None if std::io::stdin().is_terminal() && output.is_none() => return queries.shell(self.format).await,
+            None => read_queries()?,
+        };
+        match output {
+            Some(file) => queries.write(&sql, file).await,
+            None => queries.script(&sql, self.format).await,
+        }
     }
 }
 
-fn format(answer: &Answer, format: Format) -> Result<String, arrow::error::ArrowError> {
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("the writers write UTF-8");
-    let empty = arrow::array::RecordBatch::new_empty(std::sync::Arc::clone(&answer.schema));
-    match format {
-        Format::Table => {
-            let batches = if answer.batches.is_empty() { &[empty][..] } else { &answer.batches };
-            Ok(pretty_format_batches(batches)?.to_string())
-        }
-        Format::Json => {
-            let mut writer = arrow::json::WriterBuilder::new()
-                .with_explicit_nulls(true)
-                .build::<_, arrow::json::writer::JsonArray>(Vec::new());
-            for batch in &answer.batches {
-                writer.write(batch)?;
-            }
-            writer.finish()?;
-            let written = text(writer.into_inner());
-            Ok(if written.is_empty() { "[]".to_owned() } else { written })
-        }
-        Format::Csv => {
-            let mut writer = arrow::csv::WriterBuilder::new().with_header(true).build(Vec::new());
-            writer.write(&empty)?;
-            for batch in &answer.batches {
-                writer.write(batch)?;
-            }
-            Ok(text(writer.into_inner()))
-        }
-    }
+fn read_queries() -> Result<String, CommandError> {
+    let mut sql = String::new();
+    std::io::stdin()
+        .read_to_string(&mut sql)
+        .map_err(|source| CommandError::Io { what: "cannot read queries from standard input".to_owned(), source })?;
+    Ok(sql)
 }

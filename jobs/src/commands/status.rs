@@ -1,12 +1,15 @@
 //! `coa status`: a run, its stages, what is being worked on, what failed and why.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
 use store::{AttemptEnd, RunEnd, RunRecord, Store, UnitRecord};
 
+use super::watch::{self, seconds};
+use super::why::{Reasons, reasons, told};
 use super::{QueueArgs, StoreArgs, print};
 use crate::error::CommandError;
 use crate::queue::{LeaseView, Queue};
@@ -24,24 +27,73 @@ pub(super) struct Status {
     /// As JSON.
     #[arg(long)]
     json: bool,
+    /// Show it again and again, until the run has ended, and end as the run did. Looks every 2 seconds, or as many as
+    /// are given.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = seconds,
+        conflicts_with = "json")]
+    watch: Option<Duration>,
 }
 
 impl Status {
     pub(super) async fn execute(self) -> Result<(), CommandError> {
         let store = self.store.open().await?;
-        let facts = Facts::gather(&store, self.run, &self.queue).await?;
+        if let Some(every) = self.watch {
+            return watch::watch(&store, self.run, &self.queue, every).await;
+        }
+        let (run, end) = find(&store, self.run).await?;
+        let queue = open_queue(&store, &run, &self.queue).await;
+        let facts = Facts::gather(&store, run, end, queue.as_ref(), Why::Told).await?;
         let text = if self.json {
             serde_json::to_string_pretty(&facts.json()).expect("plain data")
         } else {
-            facts.text(&store)
+            facts.text(&store, Times::Told)
         };
         print(&text);
         Ok(())
     }
 }
 
+/// A run, or the last one, and how it ended.
+pub(super) async fn find(store: &Store, wanted: Option<u64>) -> Result<(RunRecord, Option<RunEnd>), CommandError> {
+    let found = match wanted {
+        Some(wanted) => store.run(wanted).await?,
+        None => store.last_run().await?,
+    };
+    found.ok_or_else(|| {
+        CommandError::usage(match wanted {
+            Some(wanted) => format!("no run {wanted} in `{}`", store.url()),
+            None => format!("nothing was run in `{}` yet", store.url()),
+        })
+    })
+}
+
+/// The queue of a run, where it can be seen from here. Progress is for those who can; the rest stands in the store.
+pub(super) async fn open_queue(store: &Store, run: &RunRecord, queue: &QueueArgs) -> Option<Queue> {
+    match Queue::open_existing(&queue.address(store, run.resolved["queue"].as_str())).await {
+        Ok(queue) => queue,
+        Err(error) => {
+            tracing::warn!(%error, "what is being worked on is not known");
+            None
+        }
+    }
+}
+
+/// Whether to find out why units were done: that reads the records of all units.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    Told,
+    LeftOut,
+}
+
+/// Whether to tell times that go on while nothing else happens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Times {
+    Told,
+    LeftOut,
+}
+
 /// What is known of one run.
-struct Facts {
+pub(super) struct Facts {
     run: RunRecord,
     end: Option<RunEnd>,
     stages: Vec<StageFacts>,
@@ -57,41 +109,45 @@ struct StageFacts {
     shown: Vec<Arc<UnitRecord>>,
     /// Partitions that the tables show and that were done with other settings.
     outdated: usize,
+    /// Why the units that are shown were done by the run, or did not have to be.
+    reasons: Reasons,
     /// Partitions that were tried and are not done, with how the last attempt ended.
     troubles: Vec<(String, Option<AttemptEnd>)>,
 }
 
 impl Facts {
-    async fn gather(store: &Store, wanted: Option<u64>, queue: &QueueArgs) -> Result<Self, CommandError> {
-        let found = match wanted {
-            Some(wanted) => store.run(wanted).await?,
-            None => store.last_run().await?,
-        };
-        let Some((run, end)) = found else {
-            return Err(CommandError::usage(match wanted {
-                Some(wanted) => format!("no run {wanted} in `{}`", store.url()),
-                None => format!("nothing was run in `{}` yet", store.url()),
-            }));
-        };
+    /// Of a run that has ended or not; `queue` is where its units are handed out.
+    pub(super) async fn gather(
+        store: &Store,
+        run: RunRecord,
+        end: Option<RunEnd>,
+        queue: Option<&Queue>,
+        why: Why,
+    ) -> Result<Self, CommandError> {
         let mut stages = Vec::new();
-        for (name, settings) in run.resolved["stages"].as_object().into_iter().flatten() {
-            stages.push(StageFacts::gather(store, name, settings).await?);
-        }
-        let address = queue.address(store, run.resolved["queue"].as_str());
-        // Progress is for those who can see the queue; the rest stands in the store.
-        let at_work = match Queue::open_existing(&address).await {
-            Ok(Some(queue)) => queue.at_work(store.url().as_str()).await.unwrap_or_default(),
-            Ok(None) => Vec::new(),
-            Err(error) => {
-                tracing::warn!(%error, "what is being worked on is not known");
-                Vec::new()
+        let mut by_stage: HashMap<String, Vec<UnitRecord>> = HashMap::new();
+        if why == Why::Told {
+            for unit in store.all_units().await? {
+                by_stage.entry(unit.stage.clone()).or_default().push(unit);
             }
+        }
+        for (name, settings) in run.resolved["stages"].as_object().into_iter().flatten() {
+            let mut stage = StageFacts::gather(store, name, settings).await?;
+            if why == Why::Told {
+                let all = by_stage.get(name).map(Vec::as_slice).unwrap_or_default();
+                stage.reasons = reasons(&run, stage.shown.iter().map(Arc::as_ref), all);
+            }
+            stages.push(stage);
+        }
+        let at_work = match queue {
+            Some(queue) => queue.at_work(store.url().as_str()).await.unwrap_or_default(),
+            None => Vec::new(),
         };
         let at_work = at_work.into_iter().filter(|lease| lease.run == run.run).collect();
         Ok(Self { run, end, stages, at_work })
     }
 
-    fn text(&self, store: &Store) -> String {
+    pub(super) fn text(&self, store: &Store, times: Times) -> String {
         let outcome = self.end.as_ref().map_or("unfinished (still going, or it died)", |end| end.outcome.name());
         let mut lines = vec![
             format!("store     {}", store.url()),
@@ -109,9 +165,17 @@ impl Facts {
         lines.push(String::new());
         for stage in &self.stages {
             let operator = stage.settings["operator"].as_str().unwrap_or_default();
-            lines.push(format!("{:<16} {:<20} {}", stage.name, operator, stage.state()));
+            let ended = self.end.as_ref().and_then(|end| end.stages.get(&stage.name));
+            let state = match ended {
+                Some(end) => format!("{}: {}", end.outcome.name(), stage.state()),
+                None => stage.state(),
+            };
+            lines.push(format!("{:<16} {:<20} {state}", stage.name, operator));
+            if !stage.reasons.is_empty() {
+                lines.push(format!("{:<16}   {}", "", told(&stage.reasons)));
+            }
             for lease in self.at_work.iter().filter(|lease| lease.stage == stage.name) {
-                lines.push(format!("{:<16}   {}", "", at_work(lease)));
+                lines.push(format!("{:<16}   {}", "", at_work(lease, times)));
             }
             for (partition, end) in &stage.troubles {
                 let running = self.at_work.iter().any(|l| l.stage == stage.name && l.partition == *partition);
@@ -147,7 +211,7 @@ impl Facts {
                 let troubles: Vec<Value> =
                     stage.troubles.iter().map(|(part, end)| json!({"partition": part, "end": end})).collect();
                 json!({"stage": stage.name, "settings": stage.settings, "done": stage.done, "units": units,
-                    "outdated": stage.outdated, "not_done": troubles})
+                    "outdated": stage.outdated, "why": stage.reasons, "not_done": troubles})
             })
             .collect();
         let at_work: Vec<Value> = self
@@ -180,7 +244,8 @@ impl StageFacts {
             .collect();
         troubles.sort_by(|a, b| a.0.cmp(&b.0));
         let outdated = outdated.len();
-        Ok(Self { name: name.to_owned(), settings: settings.clone(), done: done.len(), shown, outdated, troubles })
+        let (name, settings, done, reasons) = (name.to_owned(), settings.clone(), done.len(), Reasons::new());
+        Ok(Self { name, settings, done, shown, outdated, reasons, troubles })
     }
 
     fn state(&self) -> String {
@@ -208,7 +273,7 @@ impl StageFacts {
 }
 
 /// `part-1: 120/450 steps, loss 0.84, 12 s on host-7-…`
-fn at_work(lease: &LeaseView) -> String {
+fn at_work(lease: &LeaseView, times: Times) -> String {
     let progress = &lease.progress;
     let mut text = format!("{}: ", lease.partition);
     match (progress.total, progress.unit.as_str()) {
@@ -218,6 +283,9 @@ fn at_work(lease: &LeaseView) -> String {
     }
     if !progress.note.is_empty() {
         text.push_str(&format!(", {}", progress.note));
+    }
+    if times == Times::LeftOut {
+        return text;
     }
     text.push_str(&format!(", {:.0} s on {}", lease.running_for, lease.worker));
     if lease.silent_for > 10.0 {

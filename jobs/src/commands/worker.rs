@@ -7,10 +7,11 @@ use clap::{Args, ValueEnum};
 use operators::Queue as Kind;
 use store::Store;
 
-use super::QueueArgs;
+use super::{MetricsArgs, QueueArgs};
 use crate::error::CommandError;
 use crate::queue::{Queue, QueueAddress};
 use crate::runner::Signals;
+use crate::telemetry::{Metrics, say};
 use crate::worker::{Worker as Hand, worker_name};
 
 /// See the module documentation.
@@ -33,6 +34,8 @@ pub(super) struct Worker {
     /// Leave after having had nothing to do for this many seconds.
     #[arg(long, value_name = "SECONDS")]
     idle_exit: Option<u64>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// A kind of jobs.
@@ -60,10 +63,20 @@ impl Worker {
                 });
             }
         };
+        if let (Some(_), QueueAddress::Sqlite(path)) = (&self.queue.queue, &address)
+            && path.parent().is_some_and(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+        {
+            return Err(CommandError::Usage {
+                message: format!("there is no queue at `{address}`"),
+                hint: Some("check the path; a run makes its queue".to_owned()),
+            });
+        }
+        let listener = self.metrics.listen().await?;
         let mut signals = Signals::new()?;
         let queue = Arc::new(Queue::open(&address).await?);
         let name = worker_name();
-        let hand = Hand::new(name.clone(), Arc::clone(&queue), None);
+        let metrics = Metrics::new();
+        let hand = Hand::new(name.clone(), Arc::clone(&queue), None, Arc::clone(&metrics))?;
         if let Some(store) = &store {
             hand.add_store(store);
         }
@@ -77,6 +90,10 @@ impl Worker {
             queue.start_worker(Kind::Gpu, &format!("{name}-gpu"), Arc::<Hand>::clone(&hand));
         }
         let beating = tokio::spawn(Arc::clone(&hand).beat());
+        if let Some(listener) = listener {
+            say(&format!("metrics are at {}", listener.url()));
+            listener.serve(metrics, Arc::clone(&queue));
+        }
         say(&format!("worker {name} takes jobs from {address}"));
         let mut idle_since = Instant::now();
         loop {
@@ -114,9 +131,4 @@ impl Worker {
         queue.close().await;
         Ok(())
     }
-}
-
-#[expect(clippy::print_stderr, reason = "stderr is where talk goes")]
-fn say(line: &str) {
-    eprintln!("{line}");
 }

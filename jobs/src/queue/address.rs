@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use apalis_postgres::PostgresStorage;
 use apalis_sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteStorage};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::Connection;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use store::Store;
 
 use super::Db;
@@ -38,7 +39,8 @@ impl QueueAddress {
             None => {
                 let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(std::env::temp_dir);
                 let state = std::env::var_os("XDG_STATE_HOME").map_or_else(|| home.join(".local/state"), Into::into);
-                let name = format!("{:016x}.sqlite", xxhash_rust::xxh3::xxh3_64(store.url().as_str().as_bytes()));
+                let which = format!("{}{}", store.url(), store.id().unwrap_or_default());
+                let name = format!("{:016x}.sqlite", xxhash_rust::xxh3::xxh3_64(which.as_bytes()));
                 state.join("coa").join(name)
             }
         })
@@ -53,9 +55,12 @@ impl QueueAddress {
         let broken = |error: &dyn fmt::Display| CommandError::Queue(format!("`{self}`: {error}"));
         match self {
             Self::Sqlite(path) => {
-                if let Some(folder) = path.parent() {
+                if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
                     std::fs::create_dir_all(folder).map_err(|error| broken(&error))?;
                 }
+                // Processes that start at the same moment make the tables one after the other.
+                let turn = std::fs::File::create(path.with_extension("lock")).map_err(|error| broken(&error))?;
+                turn.lock().map_err(|error| broken(&error))?;
                 // Set here and not by apalis' set-up, which turns durability off on one connection.
                 let options = SqliteConnectOptions::new()
                     .filename(path)
@@ -77,6 +82,9 @@ impl QueueAddress {
             Self::Postgres(url) => {
                 // A password that is not in the address comes from PGPASSWORD or ~/.pgpass.
                 let options = PgConnectOptions::from_str(url).map_err(|error| broken(&error))?.application_name("coa");
+                // Told at once what is wrong: a pool tries again until its time is up, and tells nothing.
+                let first = PgConnection::connect_with(&options).await.map_err(|error| broken(&error))?;
+                first.close().await.map_err(|error| broken(&error))?;
                 let pool = PgPoolOptions::new()
                     .max_connections(16)
                     .acquire_timeout(Duration::from_secs(30))
@@ -90,8 +98,10 @@ impl QueueAddress {
     }
 }
 
+/// One connection: every statement is short, and several writers would only wait for each other, which SQLite does by
+/// sleeping.
 async fn open_sqlite(options: SqliteConnectOptions) -> Result<Db, sqlx::Error> {
-    let pool = SqlitePoolOptions::new().max_connections(8).connect_with(options).await?;
+    let pool = SqlitePoolOptions::new().max_connections(1).test_before_acquire(false).connect_with(options).await?;
     SqliteStorage::migrations().run(&pool).await?;
     Ok(Db::Sqlite(pool))
 }

@@ -24,6 +24,9 @@ pub(crate) struct UnitJob {
     pub(crate) inputs: Vec<InputUnits>,
     /// Which try within the run, from 1.
     pub(crate) attempt: u32,
+    /// The span of the stage in the run's trace, as W3C's `traceparent`, where the run is traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) trace_parent: Option<String>,
 }
 
 /// The finished units that feed an input port.
@@ -62,4 +65,24 @@ impl UnitJob {
 /// What the keys of a run's jobs begin with.
 pub(crate) fn run_prefix(store: &str, run: u64) -> String {
     format!("{:016x}.{run}.", xxh3_64(store.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As jobs were written before they had a trace.
+    const UNTRACED: &str = r#"{"version":1,"store":"file:///s","run":1,"want":{"stage":"a","fingerprint":"f","partition":"p",
+        "inputs":"i"},"number":0,"objects":[],"inputs":[],"attempt":1}"#;
+
+    #[test]
+    fn a_job_without_a_trace_is_read_and_written_as_ever() {
+        let mut job: UnitJob = serde_json::from_str(UNTRACED).unwrap();
+        assert_eq!(job.trace_parent, None);
+        let written = serde_json::to_value(&job).unwrap();
+        assert_eq!(written, serde_json::from_str::<serde_json::Value>(UNTRACED).unwrap());
+        job.trace_parent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
+        let read: UnitJob = serde_json::from_value(serde_json::to_value(&job).unwrap()).unwrap();
+        assert_eq!(read.trace_parent, job.trace_parent);
+    }
 }

@@ -134,7 +134,9 @@ impl Queue {
             "INSERT INTO coa_leases (store, run, stage, partition, attempt, worker, done, total, unit, note, ending, began, seen)
              VALUES ($1, $2, $3, $4, $5, $6, 0, NULL, '', '', $7, {now}, {now})
              ON CONFLICT (store, run, stage, partition) DO UPDATE
-             SET attempt = excluded.attempt, worker = excluded.worker, ending = excluded.ending, seen = excluded.seen
+             SET attempt = excluded.attempt, worker = excluded.worker, ending = excluded.ending, seen = excluded.seen,
+                 done = 0, total = NULL, unit = '', note = '',
+                 began = CASE WHEN excluded.ending IS NULL THEN excluded.began ELSE coa_leases.began END
              WHERE coa_leases.attempt < excluded.attempt
                 OR (coa_leases.attempt = excluded.attempt AND (excluded.ending IS NULL OR coa_leases.worker = excluded.worker))"
         );
@@ -234,6 +236,17 @@ impl Queue {
         })
     }
 
+    /// Seconds since the runner of a run was heard of; none where this queue does not know the run.
+    pub(crate) async fn run_silent_for(&self, store: &str, run: u64) -> Result<Option<f64>, CommandError> {
+        let now = self.now();
+        let sql = format!("SELECT {now} - seen FROM coa_runs WHERE store = $1 AND run = $2");
+        either!(&self.db(), pool => {
+            let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(store).bind(run as i64);
+            let row = query.fetch_optional(pool).await.map_err(|error| self.broken(&error))?;
+            Ok(row.map(|row| row.get::<f64, _>(0)))
+        })
+    }
+
     /// A run is over: its leases and its sign of life go.
     pub(crate) async fn forget_run(&self, store: &str, run: u64) -> Result<(), CommandError> {
         for sql in [
@@ -246,5 +259,36 @@ impl Queue {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::UnitWant;
+
+    use super::*;
+    use crate::queue::QueueAddress;
+
+    #[tokio::test]
+    async fn a_new_try_begins_from_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let queue = Queue::open(&QueueAddress::Sqlite(folder.path().join("q.sqlite"))).await.unwrap();
+        let text = |text: &str| text.to_owned();
+        let want = UnitWant { stage: text("s"), fingerprint: text("f"), partition: text("p"), inputs: text("i") };
+        let (store, run) = (text("file:///s"), 1);
+        let (objects, inputs) = (Vec::new(), Vec::new());
+        let mut job =
+            UnitJob { version: 1, store, run, want, number: 0, objects, inputs, attempt: 1, trace_parent: None };
+        queue.begin(&job, "one").await.unwrap();
+        let progress = Progress { done: 5, total: Some(9), unit: text("rows"), note: text("half") };
+        queue.beat(&job, "one", &progress).await.unwrap();
+        assert_eq!(queue.at_work(&job.store).await.unwrap()[0].progress, progress);
+        // Its worker died, and another has the unit now.
+        job.attempt = 2;
+        queue.begin(&job, "two").await.unwrap();
+        let found = queue.at_work(&job.store).await.unwrap();
+        assert_eq!((found.len(), found[0].worker.as_str(), found[0].attempt), (1, "two", 2));
+        assert_eq!(found[0].progress, Progress::default());
+        queue.close().await;
     }
 }

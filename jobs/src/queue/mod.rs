@@ -19,6 +19,7 @@ mod job;
 mod leases;
 mod wake;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -72,11 +73,22 @@ pub(crate) struct Queue {
     workers: Mutex<JoinSet<()>>,
 }
 
+/// What the queue knows of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It waits for a worker.
+    Waits,
+    /// A worker has it, or had it and is not yet taken for dead.
+    Given,
+}
+
 /// How often a worker that has nothing to do looks for jobs that other processes pushed.
 const LOOK: Duration = Duration::from_millis(250);
 /// How often a worker says that it is alive, and how often it may fail to: then its job is given to another.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 const MISSED: usize = 3;
+/// How long closing may take.
+const CLOSING: Duration = Duration::from_secs(10);
 
 impl Queue {
     /// Opens the database, making what is missing.
@@ -140,22 +152,43 @@ impl Queue {
         pushed
     }
 
-    /// Of these jobs, by key, those that the queue does not know to be waiting or worked on.
-    pub(crate) async fn unknown(&self, run_prefix: &str, keys: &[String]) -> Result<Vec<String>, CommandError> {
+    /// A run's jobs that the queue knows to be waiting or given to a worker, by key.
+    pub(crate) async fn known(&self, run_prefix: &str) -> Result<HashMap<String, Known>, CommandError> {
         let sql = match &self.db() {
             Db::Sqlite(_) => {
-                "SELECT idempotency_key FROM Jobs WHERE status IN ('Pending', 'Queued', 'Running') AND idempotency_key LIKE $1"
+                "SELECT idempotency_key, status FROM Jobs
+                 WHERE status IN ('Pending', 'Queued', 'Running') AND idempotency_key LIKE $1"
             }
             Db::Postgres(_) => {
-                "SELECT idempotency_key FROM apalis.jobs WHERE status IN ('Pending', 'Queued', 'Running') AND idempotency_key LIKE $1"
+                "SELECT idempotency_key, status FROM apalis.jobs
+                 WHERE status IN ('Pending', 'Queued', 'Running') AND idempotency_key LIKE $1"
             }
         };
         let pattern = format!("{run_prefix}%");
-        let known: Vec<String> = either!(&self.db(), pool => {
+        either!(&self.db(), pool => {
             let rows = sqlx::query(sql).bind(&pattern).fetch_all(pool).await.map_err(|error| self.broken(&error))?;
-            rows.iter().map(|row| row.get(0)).collect()
-        });
-        Ok(keys.iter().filter(|key| !known.contains(key)).cloned().collect())
+            let known = |status: &str| if status == "Pending" { Known::Waits } else { Known::Given };
+            Ok(rows.iter().map(|row| (row.get(0), known(row.get(1)))).collect())
+        })
+    }
+
+    /// How many jobs of each kind wait for a worker.
+    pub(crate) async fn waiting(&self) -> Result<Vec<(Kind, u64)>, CommandError> {
+        let sql = match &self.db() {
+            Db::Sqlite(_) => "SELECT count(*) FROM Jobs WHERE status IN ('Pending', 'Queued') AND job_type = $1",
+            Db::Postgres(_) => {
+                "SELECT count(*) FROM apalis.jobs WHERE status IN ('Pending', 'Queued') AND job_type = $1"
+            }
+        };
+        let mut waiting = Vec::new();
+        for kind in [Kind::Cpu, Kind::Gpu] {
+            let jobs: i64 = either!(&self.db(), pool => {
+                let row = sqlx::query(sql).bind(kind.name()).fetch_one(pool).await;
+                row.map_err(|error| self.broken(&error))?.get(0)
+            });
+            waiting.push((kind, jobs as u64));
+        }
+        Ok(waiting)
     }
 
     /// Deletes the jobs of a run that nobody has begun.
@@ -170,11 +203,30 @@ impl Queue {
         })
     }
 
+    /// Deletes all that is known of a run that another goes on with: its runner died, or will push again what it misses.
+    pub(crate) async fn supersede(&self, store: &str, run: u64) -> Result<(), CommandError> {
+        let sql = match &self.db() {
+            Db::Sqlite(_) => "DELETE FROM Jobs WHERE idempotency_key LIKE $1",
+            Db::Postgres(_) => "DELETE FROM apalis.jobs WHERE idempotency_key LIKE $1",
+        };
+        let pattern = format!("{}%", run_prefix(store, run));
+        either!(&self.db(), pool => {
+            sqlx::query(sql).bind(&pattern).execute(pool).await.map_err(|error| self.broken(&error))?;
+        });
+        self.forget_run(store, run).await
+    }
+
     /// Stops the workers; jobs in hand were dealt with before.
     pub(crate) async fn close(&self) {
         let mut workers = std::mem::take(&mut *self.workers());
-        workers.shutdown().await;
-        either!(&self.db(), pool => pool.close().await);
+        let close = async {
+            workers.shutdown().await;
+            either!(&self.db(), pool => pool.close().await);
+        };
+        // A courtesy to the database, which may be past it.
+        if tokio::time::timeout(CLOSING, close).await.is_err() {
+            tracing::warn!(queue = %self.address, "the queue is left without being closed");
+        }
     }
 }
 

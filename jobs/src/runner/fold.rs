@@ -1,5 +1,6 @@
 //! Folding: the tables of a stage are brought in line with its units when the stage is complete, or when its run ends.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,7 @@ impl Runner {
     pub(super) async fn fold_complete(&mut self) {
         for stage in std::mem::take(&mut self.unfolded) {
             let name = self.plan.pipeline.stages[stage].name.clone();
-            let complete = self.plan.units_of(stage).all(|unit| self.plan.record(unit).is_some());
-            if !complete || !self.plan.request.selection.contains(&name) {
+            if !self.plan.is_through(stage) || !self.plan.request.selection.contains(&name) {
                 continue;
             }
             if let Some(records) = self.fold(stage).await
@@ -21,6 +21,8 @@ impl Runner {
             {
                 self.display.end_stage(&name, &summary(&records));
             }
+            self.verdict(stage);
+            self.end_span(stage);
         }
     }
 
@@ -28,7 +30,7 @@ impl Runner {
     pub(super) async fn fold_rest(&mut self) {
         for stage in 0..self.plan.pipeline.stages.len() {
             let some = self.plan.units_of(stage).any(|unit| self.plan.record(unit).is_some());
-            let all = self.plan.units_of(stage).all(|unit| self.plan.record(unit).is_some());
+            let all = self.plan.is_through(stage);
             let split = self.plan.pipeline.stages[stage].split() == operators::Split::Whole;
             if some && !all && !split && self.announced.contains(&stage) && !self.failed.is_empty() {
                 self.fold(stage).await;
@@ -75,15 +77,19 @@ impl Runner {
     }
 }
 
-/// `8 units, 4000 rows in, kept 3990, rejected 10`
+/// `8 units, rows 4000 in, kept 3990, rejected 10`
 pub(crate) fn summary(records: &[Arc<UnitRecord>]) -> String {
     let mut parts = Vec::new();
     if records.len() > 1 {
         parts.push(format!("{} units", records.len()));
     }
-    let rows_in: u64 = records.iter().flat_map(|record| record.rows_in.values()).sum();
-    if rows_in > 0 {
-        parts.push(format!("{rows_in} rows in"));
+    let mut read: BTreeMap<&str, u64> = BTreeMap::new();
+    for (port, rows) in records.iter().flat_map(|record| &record.rows_in) {
+        *read.entry(port).or_default() += rows;
+    }
+    let read: Vec<String> = read.iter().map(|(port, rows)| format!("{port} {rows}")).collect();
+    if !read.is_empty() {
+        parts.push(format!("{} in", read.join(" and ")));
     }
     let first = records.first();
     for table in first.map(|record| record.tables.as_slice()).unwrap_or_default() {

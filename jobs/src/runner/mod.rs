@@ -11,41 +11,27 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use operators::ErrorKind;
 use store::{Outcome, RunEnd, RunRecord, Store};
+use tracing::{Instrument, Span};
 
 use crate::error::CommandError;
 use crate::executor::now;
-use crate::plan::{Plan, Reason, UnitState, WHOLE, folder_text};
+use crate::plan::{Plan, Reason, UnitState, folder_text};
 use crate::progress::Display;
-use crate::queue::{Ended, Ending, InputUnits, Queue, QueueAddress, UnitJob, run_prefix};
+use crate::queue::{InputUnits, Queue, QueueAddress, UnitJob, run_prefix};
+use crate::telemetry::{Metrics, spans};
 use crate::worker::{Worker, worker_name};
 
 mod fold;
+mod heard;
+mod request;
 mod signals;
+mod verdict;
 
 pub(crate) use fold::summary;
+pub(crate) use request::Request;
 pub(crate) use signals::Signals;
-
-/// What is asked for besides the plan.
-pub(crate) struct Request {
-    /// Where the pipeline's file is, for people.
-    pub(crate) path: String,
-    /// The selection as it was typed.
-    pub(crate) select: Vec<String>,
-    /// The run this one goes on with.
-    pub(crate) resumes: Option<u64>,
-    /// The job queue.
-    pub(crate) queue: QueueAddress,
-    /// Units that this process does at the same time; 0 leaves all work to others.
-    pub(crate) slots: usize,
-    /// Units in the queue or at work at the same time, over all workers.
-    pub(crate) max_parallel: Option<usize>,
-    /// Whether to hand out nothing more after a unit has failed.
-    pub(crate) fail_fast: bool,
-    /// Whether to say nothing.
-    pub(crate) quiet: bool,
-}
+use verdict::Verdict;
 
 /// What `coa run` does after its command line was read; for programs and tests that run pipelines themselves.
 ///
@@ -60,14 +46,11 @@ pub async fn run_plan(plan: Plan, store: &Store, queue: &std::path::Path, slots:
         max_parallel: None,
         fail_fast: false,
         quiet: true,
+        metrics: None,
     };
     run(plan, store, request).await
 }
 
-/// How often a unit is tried in one run when its errors may pass.
-const MAX_ATTEMPTS: u32 = 4;
-/// The pause before the second try; doubled for each further one.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Units in the queue at the same time, if nobody asks for another number: enough for workers never to wait.
 const WINDOW: usize = 256;
 /// How often other processes' workers are listened for.
@@ -80,7 +63,7 @@ const UNHEARD: Duration = Duration::from_secs(5);
 const QUEUE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the plan. The error tells how many units failed; each failure was told when it happened.
-pub(crate) async fn run(plan: Plan, store: &Store, request: Request) -> Result<(), CommandError> {
+pub(crate) async fn run(plan: Plan, store: &Store, mut request: Request) -> Result<(), CommandError> {
     if let Some((stage, upstream)) = plan.missing_upstream() {
         return Err(CommandError::Usage {
             message: format!("stage `{stage}` reads from `{upstream}`, which is not done"),
@@ -92,6 +75,9 @@ pub(crate) async fn run(plan: Plan, store: &Store, request: Request) -> Result<(
         for stage in plan.pipeline.stages.iter().filter(|stage| plan.request.selection.contains(&stage.name)) {
             store.forget_units(&stage.name, &stage.fingerprint).await?;
         }
+    }
+    if request.queue.is_shared() {
+        store.require_create_once().await?;
     }
     let partitions = plan.request.partitions.as_ref();
     let name = worker_name();
@@ -113,9 +99,21 @@ pub(crate) async fn run(plan: Plan, store: &Store, request: Request) -> Result<(
         started: now(),
     };
     let queue = Arc::new(Queue::open(&request.queue).await?);
+    if let Some(before) = request.resumes {
+        // Or a worker might do again what that run had in hand, beside this one.
+        queue.supersede(store.url().as_str(), before).await?;
+    }
     let record = store.begin_run(record).await?;
+    // From here on `coa gc` sees that a run is at work. What it forgot before, the plan must not go by.
+    if let Err(gone) = store.require_units(&plan.done()).await {
+        queue.close().await;
+        store.end_run(record.run, &RunEnd::not_begun(now())).await?;
+        return Err(gone.into());
+    }
     let display = Display::new(request.quiet);
-    let worker = Worker::new(name.clone(), Arc::clone(&queue), Some(Arc::clone(&display)));
+    let metrics = Metrics::new();
+    let serving = request.metrics.take().map(|listener| listener.serve(Arc::clone(&metrics), Arc::clone(&queue)));
+    let worker = Worker::new(name.clone(), Arc::clone(&queue), Some(Arc::clone(&display)), metrics)?;
     worker.add_store(store);
     worker.add_run(store, record.clone());
     for slot in 0..request.slots {
@@ -125,9 +123,14 @@ pub(crate) async fn run(plan: Plan, store: &Store, request: Request) -> Result<(
         queue.start_worker(operators::Queue::Gpu, &format!("{name}-gpu"), Arc::<Worker>::clone(&worker));
     }
     let beating = tokio::spawn(Arc::clone(&worker).beat());
+    let span = spans::run(&record);
     let mut runner = Runner::new(plan, store.clone(), record, request, Arc::clone(&queue), worker, display);
-    let result = runner.go().await;
+    let result = runner.go().instrument(span.clone()).await;
+    spans::run_ended(&span, &result);
     beating.abort();
+    if let Some(serving) = serving {
+        serving.abort();
+    }
     queue.close().await;
     result
 }
@@ -155,9 +158,14 @@ struct Runner {
     unfolded: BTreeSet<usize>,
     /// Stages that had something to do.
     announced: HashSet<usize>,
+    verdicts: Vec<Verdict>,
+    /// Spans of stages that have begun and not ended.
+    spans: HashMap<usize, Span>,
     done: u64,
     /// An error that ended the run.
     broken: Option<CommandError>,
+    /// Since when the queue has done nothing that was asked of it.
+    queue_fails_since: Option<Instant>,
 }
 
 /// A unit that was handed out.
@@ -165,6 +173,8 @@ struct Out {
     unit: usize,
     job: UnitJob,
     since: Instant,
+    /// Since when it is said to be with a worker that gives no sign of life.
+    silent_since: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -202,8 +212,11 @@ impl Runner {
             tries: HashMap::new(),
             unfolded: (0..stages).collect(),
             announced: HashSet::new(),
+            verdicts: vec![Verdict::Open; stages],
+            spans: HashMap::new(),
             done: 0,
             broken: None,
+            queue_fails_since: None,
             plan,
             store,
             record,
@@ -244,14 +257,18 @@ impl Runner {
             self.hear(&url).await;
             let stopped =
                 ends.is_some() || self.broken.is_some() || (self.request.fail_fast && !self.failed.is_empty());
+            let mut moved = false;
             if !stopped {
-                self.hand_out().await;
+                moved = self.hand_out().await;
                 self.fold_complete().await;
             }
             // What other workers have in hand when this run ends, they finish or not; the next run looks.
             let waiting = if stopped { self.worker.in_hand() } else { self.out.len() };
-            if (waiting == 0 && (stopped || self.ready.is_empty())) || signalled > 1 {
+            if (waiting == 0 && !moved) || signalled > 1 {
                 break;
+            }
+            if waiting == 0 {
+                continue;
             }
             if self.request.slots == 0 && !told_to_wait && began.elapsed() > UNHEARD && self.done == 0 {
                 told_to_wait = true;
@@ -273,21 +290,24 @@ impl Runner {
         self.end(ends, began).await
     }
 
-    /// Takes in the result of something the queue was asked. It may be out of reach for a while.
+    /// Takes in the result of something the queue was asked. It may be out of reach for a while; a full disk will not pass.
     async fn queue_does(&mut self, result: Result<(), CommandError>) -> bool {
-        let Err(error) = result else { return true };
+        let Err(mut error) = result else {
+            self.queue_fails_since = None;
+            return true;
+        };
         tracing::warn!(%error, "the job queue is connected to anew");
-        let since = Instant::now();
+        let since = *self.queue_fails_since.get_or_insert_with(Instant::now);
         loop {
+            if error.is_disk_full() || since.elapsed() > QUEUE_PATIENCE {
+                self.stop_with(error);
+                return false;
+            }
             match self.queue.reopen().await {
                 Ok(()) => break,
-                Err(error) if since.elapsed() > QUEUE_PATIENCE => {
-                    self.worker.stop();
-                    self.broken.get_or_insert(error);
-                    return false;
-                }
-                Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+                Err(again) => error = again,
             }
+            tokio::time::sleep(Duration::from_millis(500)).await;
         }
         // It may be another database than before: everything is looked for.
         for out in self.out.values_mut() {
@@ -296,10 +316,12 @@ impl Runner {
         false
     }
 
-    /// Hands out units that have become ready, as many as the queue is to hold.
-    async fn hand_out(&mut self) {
+    /// Hands out units that have become ready, as many as the queue is to hold. False if there was nothing to do.
+    async fn hand_out(&mut self) -> bool {
         let window = self.request.max_parallel.unwrap_or(WINDOW);
+        // Stages that take no more units for now.
         let mut full: BTreeSet<usize> = BTreeSet::new();
+        let mut moved = false;
         while self.out.len() < window && self.broken.is_none() {
             let mut ready = self.ready.iter().copied();
             let Some(unit) = ready.find(|unit| !full.contains(&self.plan.units[*unit].stage)) else { break };
@@ -309,16 +331,19 @@ impl Runner {
                 continue;
             }
             let limit = self.plan.pipeline.stages[stage].max_parallel;
-            if limit.is_some_and(|limit| self.out_of_stage[stage] >= limit) {
+            if limit.is_some_and(|limit| self.out_of_stage[stage] >= limit)
+                || self.verdict_before(stage) != Verdict::Good
+            {
                 full.insert(stage);
                 continue;
             }
+            moved = true;
             // Its inputs have become known, and with them perhaps that it is done already.
             if matches!(self.plan.units[unit].state, UnitState::Due(Reason::After(_)))
                 && let Err(error) = self.plan.look_at(&[unit]).await
             {
                 self.stop_with(error.into());
-                return;
+                return false;
             }
             self.ready.remove(&unit);
             if self.plan.record(unit).is_some() {
@@ -326,11 +351,14 @@ impl Runner {
                 continue;
             }
             if self.announced.insert(stage) {
-                let due = self.plan.units_of(stage).filter(|unit| self.plan.record(*unit).is_none()).count();
-                self.display.begin_stage(&self.plan.pipeline.stages[stage].name, due as u64);
+                let due = self.plan.due().filter(|(unit, _)| self.plan.units[*unit].stage == stage).count();
+                let name = &self.plan.pipeline.stages[stage].name;
+                self.display.begin_stage(name, due as u64);
+                self.spans.insert(stage, spans::stage(&Span::current(), self.record.run, name));
             }
             self.push(unit, Duration::ZERO).await;
         }
+        moved
     }
 
     /// Pushes a unit's job.
@@ -362,134 +390,14 @@ impl Runner {
             objects: self.plan.units[unit].objects.clone(),
             inputs,
             attempt: tries.pushed,
+            trace_parent: self.spans.get(&self.plan.units[unit].stage).and_then(spans::trace_parent),
             want,
         };
         let place = (job.want.stage.clone(), job.want.partition.clone());
         let pushed = self.queue.push(kind, job.clone(), pause).await;
-        self.out.insert(place, Out { unit, job, since: Instant::now() + pause });
+        self.out.insert(place, Out { unit, job, since: Instant::now() + pause, silent_since: None });
         self.out_of_stage[self.plan.units[unit].stage] += 1;
         self.queue_does(pushed).await;
-    }
-
-    /// Takes in which units have ended.
-    async fn hear(&mut self, url: &str) {
-        let ended = match self.queue.take_ended(url, self.record.run).await {
-            Ok(ended) => ended,
-            Err(error) => {
-                self.queue_does(Err(error)).await;
-                return;
-            }
-        };
-        for ended in ended {
-            self.settle(ended).await;
-        }
-    }
-
-    /// Takes in how a unit ended.
-    async fn settle(&mut self, ended: Ended) {
-        let Ended { stage, partition, attempt, ending } = ended;
-        let place = (stage, partition);
-        let Some(out) = self.out.get(&place) else { return };
-        let unit = out.unit;
-        let current = out.job.attempt == attempt;
-        match ending {
-            Ending::Done => self.believe(&place).await,
-            // An older try, whose unit has been given to another.
-            Ending::Failed { .. } if !current => {}
-            Ending::Failed { kind, error, hint } => {
-                self.take_back(&place);
-                let place = if place.1 == WHOLE { place.0 } else { format!("{}/{}", place.0, place.1) };
-                if kind == ErrorKind::Interrupted {
-                    // By a worker that had to leave: another takes the unit. If the run itself is ending, nobody does.
-                    self.ready.insert(unit);
-                    return;
-                }
-                let tries = self.tries.entry(unit).or_default();
-                tries.failed += 1;
-                if kind.is_transient() && tries.failed < MAX_ATTEMPTS {
-                    let pause = FIRST_PAUSE * 2_u32.pow(tries.failed - 1);
-                    self.display.say(&format!("{place}: {error}; trying again in {} s", pause.as_secs()));
-                    self.push(unit, pause).await;
-                    return;
-                }
-                self.failed.insert(unit);
-                self.display.say(&format!("error: {place}: {error}"));
-                if let Some(hint) = hint {
-                    self.display.say(&format!("hint: {hint}"));
-                }
-            }
-        }
-    }
-
-    /// A unit is said to be done: its record says so, or it is not.
-    async fn believe(&mut self, place: &(String, String)) {
-        let Some(out) = self.out.get(place) else { return };
-        let (unit, want) = (out.unit, out.job.want.clone());
-        let known = self.worker.known(&self.store, self.record.run, &want);
-        let record = match known {
-            Some(record) => Ok(Some(record)),
-            None => self.store.unit(&want).await.map(|record| record.map(Arc::new)),
-        };
-        match record {
-            Ok(Some(record)) => {
-                self.take_back(place);
-                let stage = self.plan.stage(unit).name.clone();
-                self.plan.units[unit].state = UnitState::Done(record);
-                self.done += 1;
-                self.is_done(unit);
-                self.display.unit_done(&stage);
-            }
-            // Looked for again when it has gone unheard for a while.
-            Ok(None) => tracing::warn!(stage = place.0, partition = place.1, "a unit was said to be done and is not"),
-            Err(error) => tracing::warn!(error = error.chain(), "a unit's record could not be read"),
-        }
-    }
-
-    /// What follows from a unit being done.
-    fn is_done(&mut self, unit: usize) {
-        self.unfolded.insert(self.plan.units[unit].stage);
-        for reader in self.plan.readers(unit).to_vec() {
-            self.missing[reader] -= 1;
-            if self.missing[reader] == 0 {
-                self.ready.insert(reader);
-            }
-        }
-    }
-
-    fn take_back(&mut self, place: &(String, String)) {
-        if let Some(out) = self.out.remove(place) {
-            self.out_of_stage[self.plan.units[out.unit].stage] -= 1;
-        }
-    }
-
-    /// Looks in the store for jobs that neither this process nor the queue knows any more, and pushes them again.
-    async fn look_for_unheard(&mut self) {
-        let unheard: Vec<((String, String), String)> = self
-            .out
-            .iter()
-            .filter(|(_, out)| out.since.elapsed() >= UNHEARD && !self.worker.has(&out.job.key()))
-            .map(|(place, out)| (place.clone(), out.job.key()))
-            .collect();
-        if unheard.is_empty() {
-            return;
-        }
-        let keys: Vec<String> = unheard.iter().map(|(_, key)| key.clone()).collect();
-        let prefix = run_prefix(self.store.url().as_str(), self.record.run);
-        let unknown = match self.queue.unknown(&prefix, &keys).await {
-            Ok(unknown) => unknown,
-            Err(error) => {
-                self.queue_does(Err(error)).await;
-                return;
-            }
-        };
-        for (place, _) in unheard.into_iter().filter(|(_, key)| unknown.contains(key)) {
-            self.believe(&place).await;
-            if let Some(out) = self.out.get(&place) {
-                let unit = out.unit;
-                self.take_back(&place);
-                self.push(unit, Duration::ZERO).await;
-            }
-        }
     }
 
     /// An error that no unit is to blame for: nothing more is handed out, and what is in hand comes to a safe place.
@@ -500,10 +408,11 @@ impl Runner {
 
     async fn end(&mut self, ends: Option<Ends>, began: Instant) -> Result<(), CommandError> {
         let url = self.store.url().to_string();
+        let bad: Vec<String> = self.bad_stages().map(|stage| format!("`{stage}`")).collect();
         let outcome = match ends {
             Some(Ends::Interrupted) => Outcome::Interrupted,
             Some(Ends::Cancelled) => Outcome::Cancelled,
-            None if self.failed.is_empty() && self.broken.is_none() => Outcome::Complete,
+            None if self.failed.is_empty() && self.broken.is_none() && bad.is_empty() => Outcome::Complete,
             None => Outcome::Failed,
         };
         let blocked = self.plan.due().count() as u64 - self.failed.len() as u64;
@@ -514,9 +423,14 @@ impl Runner {
             done: self.done,
             failed,
             blocked,
+            stages: self.stage_ends(),
             finished: now(),
             seconds: began.elapsed().as_secs_f64(),
         };
+        for stage in self.spans.keys().copied().collect::<Vec<_>>() {
+            self.end_span(stage);
+        }
+        spans::ended(&Span::current(), outcome.name());
         let ended = self.store.end_run(self.record.run, &end).await;
         let _ = self.queue.forget(&run_prefix(&url, self.record.run)).await;
         let _ = self.queue.forget_run(&url, self.record.run).await;
@@ -532,6 +446,10 @@ impl Runner {
             }
             Outcome::Interrupted => Err(CommandError::Interrupted(format!("interrupted; {again}"))),
             Outcome::Cancelled => Err(CommandError::Interrupted(format!("cancelled; {again}"))),
+            Outcome::Failed if failed == 0 => {
+                let bad = bad.join(", ");
+                Err(CommandError::Failed(format!("too much was quarantined in {bad}; {blocked} units were not tried")))
+            }
             Outcome::Failed => {
                 let all = failed + self.done + blocked;
                 Err(CommandError::Failed(format!("{failed} of {all} units failed, {blocked} were not tried; {again}")))

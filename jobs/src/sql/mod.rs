@@ -1,20 +1,32 @@
-//! SQL over the store: every table as `stage.port`, the system tables, and short names where only one stage has them.
+//! SQL over stores: every table as `stage.port`, the system tables, the product's views, and short names.
 //!
-//! Queries are read-only. Tables are opened when a query names them, as they stand at that moment.
+//! Queries are read-only. Tables are opened when a query names them, as they stand at that moment, or as they stood at a
+//! version: `stage.port@v3`.
+//!
+//! [`text`] reads SQL as text, [`catalog`] says what names stand for, [`engine`] answers one query, [`output`] writes
+//! its rows; [`describe`] and [`shell`] are for people.
 
+mod catalog;
+mod deep;
+mod describe;
+mod engine;
+mod output;
+mod ports;
+mod shell;
 mod system;
+mod text;
+mod views;
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::future::Future;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use async_trait::async_trait;
-use datafusion::catalog::{MemTable, SchemaProvider, TableProvider};
-use datafusion::error::{DataFusionError, Result as DataFusionResult};
-use datafusion::execution::context::SQLOptions;
-use datafusion::prelude::{SessionConfig, SessionContext};
-use store::{Store, StoredTable, provider, tables};
+use store::Store;
+
+pub use deep::on_deep_stack;
+use engine::{Engine, Rows};
+pub use output::{Format, OutputFile};
+use text::{Input, Reader};
 
 use crate::error::CommandError;
 
@@ -26,98 +38,118 @@ pub struct Answer {
     pub batches: Vec<RecordBatch>,
 }
 
-/// Answers a query.
+/// Answers a query over one store.
 pub async fn query(store: &Store, sql: &str) -> Result<Answer, CommandError> {
-    let session = session(store).await?;
-    let read_only = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
-    let failed = |error: DataFusionError| CommandError::Query(readable(&error));
-    let frame = session.sql_with_options(sql, read_only).await.map_err(failed)?;
-    let schema = Arc::new(frame.schema().as_arrow().clone());
-    let batches = frame.collect().await.map_err(failed)?;
-    Ok(Answer { schema, batches })
+    Queries::new(store.clone()).answer(sql).await
 }
 
-fn readable(error: &DataFusionError) -> String {
-    let text = error.strip_backtrace();
-    text.trim_start_matches("Error during planning: ").trim_start_matches("Execution error: ").to_owned()
+/// Queries over a store, and others attached to it.
+#[derive(Clone)]
+pub struct Queries {
+    stores: Vec<catalog::Attached>,
 }
 
-async fn session(store: &Store) -> Result<SessionContext, CommandError> {
-    let config = SessionConfig::new()
-        .with_information_schema(true)
-        .with_default_catalog_and_schema("coa", "public")
-        .with_target_partitions(std::thread::available_parallelism().map_or(2, usize::from));
-    let session = SessionContext::new_with_config(config);
-    let catalog = session.catalog("coa").expect("the default catalog exists");
-    let stored = tables(store).await?;
-    let mut by_stage: HashMap<String, HashMap<String, StoredTable>> = HashMap::new();
-    for table in &stored {
-        let ports = by_stage.entry(table.stage.clone()).or_default();
-        // An older version of a table may stand beside the newest; the newest has the short name.
-        let newest = ports.get(&table.port).is_none_or(|other| other.version < table.version);
-        if newest {
-            ports.insert(table.port.clone(), table.clone());
-        }
-    }
-    let mut short: HashMap<String, Option<StoredTable>> = HashMap::new();
-    for ports in by_stage.values() {
-        for (port, table) in ports {
-            let unique = !short.contains_key(port);
-            short.insert(port.clone(), unique.then(|| table.clone()));
-        }
-    }
-    let register = |name: &str, schema: StoreSchema| {
-        catalog.register_schema(name, Arc::new(schema)).map_err(|error| CommandError::Query(readable(&error)))
-    };
-    for (stage, tables) in by_stage {
-        register(&stage, StoreSchema { store: store.clone(), tables, system: false })?;
-    }
-    let unique = short.into_iter().filter_map(|(name, table)| Some((name, table?)));
-    let unique = unique.filter(|(name, _)| !SYSTEM_TABLES.contains(&name.as_str())).collect();
-    register("public", StoreSchema { store: store.clone(), tables: unique, system: true })?;
-    Ok(session)
-}
-
-pub use system::SYSTEM_TABLES;
-
-/// The tables of one stage, or the tables with short names.
-#[derive(Debug)]
-struct StoreSchema {
-    store: Store,
-    tables: HashMap<String, StoredTable>,
-    system: bool,
-}
-
-#[async_trait]
-impl SchemaProvider for StoreSchema {
-    fn table_names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.tables.keys().cloned().collect();
-        if self.system {
-            names.extend(SYSTEM_TABLES.map(str::to_owned));
-        }
-        names.sort();
-        names
+impl Queries {
+    /// Over one store.
+    pub fn new(store: Store) -> Self {
+        Self { stores: vec![catalog::Attached { name: None, store }] }
     }
 
-    async fn table(&self, name: &str) -> DataFusionResult<Option<Arc<dyn TableProvider>>> {
-        let external = |error: store::StoreError| DataFusionError::External(error.chain().into());
-        if let Some(table) = self.tables.get(name) {
-            return provider(&self.store, table).await.map_err(external);
-        }
-        if !self.system {
-            return Ok(None);
-        }
-        let batch = match name {
-            "runs" => system::runs(&self.store).await.map_err(external)?,
-            "stages" => system::stages(&self.store).await.map_err(external)?,
-            "units" => system::units(&self.store).await.map_err(external)?,
-            "attempts" => system::attempts(&self.store).await.map_err(external)?,
-            _ => return Ok(None),
+    /// And over another, under a name.
+    pub fn attach(&mut self, name: &str, store: Store) -> Result<(), CommandError> {
+        let name_of = |attached: &catalog::Attached| attached.name.as_deref() == Some(name);
+        let why = match catalog::check_name(name) {
+            Err(why) => why,
+            Ok(()) if self.stores.iter().any(name_of) => "two stores have this name".to_owned(),
+            Ok(()) => {
+                self.stores.push(catalog::Attached { name: Some(name.to_owned()), store });
+                return Ok(());
+            }
         };
-        Ok(Some(Arc::new(MemTable::try_new(batch.schema(), vec![vec![batch]])?)))
+        Err(CommandError::usage(format!("a store cannot be attached as `{name}`: {why}")))
     }
 
-    fn table_exist(&self, name: &str) -> bool {
-        self.tables.contains_key(name) || (self.system && SYSTEM_TABLES.contains(&name))
+    /// Answers a query.
+    pub async fn answer(&self, sql: &str) -> Result<Answer, CommandError> {
+        let mut rows = Engine::new(&self.stores).await?.answer(sql).await?;
+        let batches = rows.rest().await?;
+        Ok(Answer { schema: rows.schema, batches })
+    }
+
+    /// Prints the answers to queries, in their order.
+    pub async fn script(&self, sql: &str, format: Format) -> Result<(), CommandError> {
+        let inputs = inputs(sql);
+        if inputs.is_empty() {
+            return Err(CommandError::usage("there is no query"));
+        }
+        for input in inputs {
+            self.print(input, format).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the answer to one query into a file.
+    pub async fn write(&self, sql: &str, file: OutputFile) -> Result<(), CommandError> {
+        let mut inputs = inputs(sql);
+        let Some(Input::Statement(statement)) = inputs.pop().filter(|_| inputs.is_empty()) else {
+            return Err(CommandError::usage("a file takes the rows of one query"));
+        };
+        let stores = self.stores.clone();
+        until_interrupted(async move {
+            let mut rows = Engine::new(&stores).await?.answer(&statement).await?;
+            file.write(&mut rows).await
+        })
+        .await
+    }
+
+    async fn print(&self, input: Input, format: Format) -> Result<(), CommandError> {
+        let stores = self.stores.clone();
+        until_interrupted(async move {
+            let mut out = std::io::stdout();
+            let engine = Engine::new(&stores).await?;
+            let description = match &input {
+                Input::Statement(sql) => {
+                    return output::write(&mut engine.answer(sql).await?, format, &mut out).await;
+                }
+                Input::Command(command) => match command.split_whitespace().collect::<Vec<_>>()[..] {
+                    ["\\d"] => describe::tables(&engine).await?,
+                    ["\\d", name] => describe::columns(&engine, name.trim_end_matches(';')).await?,
+                    _ => {
+                        let message = format!("there is no command `{command}`: try \\d, or \\d TABLE");
+                        return Err(CommandError::Query(message));
+                    }
+                },
+            };
+            output::write(&mut engine.rows_of(description.rows)?, format, &mut out).await?;
+            if format == Format::Table {
+                output::write_text(&description.below, &mut out)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Statements and commands, in their order.
+fn inputs(sql: &str) -> Vec<Input> {
+    let mut reader = Reader::default();
+    let mut inputs: Vec<Input> = sql.lines().flat_map(|line| reader.push(line)).collect();
+    inputs.extend(reader.finish());
+    inputs
+}
+
+/// Ctrl-C ends a query, also one that the engine plans for long, and leaves nothing half written.
+async fn until_interrupted(
+    work: impl Future<Output = Result<(), CommandError>> + Send + 'static,
+) -> Result<(), CommandError> {
+    let mut work = tokio::spawn(work);
+    tokio::select! {
+        ended = &mut work => {
+            ended.unwrap_or_else(|panic| Err(CommandError::Query(format!("the query engine failed: {panic}"))))
+        }
+        _ = tokio::signal::ctrl_c() => {
+            work.abort();
+            Err(CommandError::Interrupted("the query was interrupted".to_owned()))
+        }
     }
 }

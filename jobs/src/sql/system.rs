@@ -1,6 +1,6 @@
 //! The system tables: runs, stages, units and attempts, from the records in the store.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use store::{AttemptEnd, AttemptRecord, Store, StoreError, UnitRecord};
 
 /// Their names.
-pub const SYSTEM_TABLES: [&str; 4] = ["attempts", "runs", "stages", "units"];
+pub(super) const SYSTEM_TABLES: [&str; 4] = ["attempts", "runs", "stages", "units"];
 
 /// Columns of a system table in the making.
 #[derive(Default)]
@@ -63,7 +63,7 @@ pub(super) async fn runs(store: &Store) -> Result<RecordBatch, StoreError> {
 }
 
 /// The attempts whose output the tables show.
-async fn shown(store: &Store) -> Result<HashSet<String>, StoreError> {
+pub(super) async fn shown(store: &Store) -> Result<HashSet<String>, StoreError> {
     let mut shown = HashSet::new();
     for stage in store.stages().await? {
         shown.extend(store.current_units(&stage).await?.iter().map(|unit| unit.attempt.clone()));
@@ -104,9 +104,12 @@ pub(super) async fn units(store: &Store) -> Result<RecordBatch, StoreError> {
 }
 
 pub(super) async fn stages(store: &Store) -> Result<RecordBatch, StoreError> {
-    let settings = match store.last_run().await? {
-        Some((run, _)) => run.resolved["stages"].as_object().cloned().unwrap_or_default(),
-        None => Map::new(),
+    let (settings, ends) = match store.last_run().await? {
+        Some((run, end)) => {
+            let settings = run.resolved["stages"].as_object().cloned().unwrap_or_default();
+            (settings, end.map(|end| end.stages).unwrap_or_default())
+        }
+        None => (Map::new(), BTreeMap::new()),
     };
     let mut found: Vec<(&String, &Value, Vec<Arc<UnitRecord>>)> = Vec::new();
     for (stage, settings) in &settings {
@@ -122,6 +125,10 @@ pub(super) async fn stages(store: &Store) -> Result<RecordBatch, StoreError> {
         .text("operator", all().map(|(_, settings, _)| settings["operator"].as_str()))
         .number("operator_version", all().map(|(_, settings, _)| settings["operator_version"].as_i64()))
         .text("fingerprint", all().map(|(_, settings, _)| settings["fingerprint"].as_str()))
+        .text("outcome", all().map(|(stage, _, _)| ends.get(*stage).map(|end| end.outcome.name())))
+        .number("units", all().map(|(stage, _, _)| ends.get(*stage).map(|end| end.units as i64)))
+        .number("units_failed", all().map(|(stage, _, _)| ends.get(*stage).map(|end| end.failed as i64)))
+        .number("quarantined", all().map(|(stage, _, _)| ends.get(*stage).map(|end| end.quarantined as i64)))
         .number("units_done", all().map(|(_, _, units)| Some(units.len() as i64)))
         .number("rows_in", all().map(|(_, _, units)| Some(sum(units, |unit| unit.rows_in.values().sum()))))
         .number(
@@ -138,9 +145,12 @@ pub(super) async fn attempts(store: &Store) -> Result<RecordBatch, StoreError> {
     let attempts = store.attempts().await?;
     let won: HashMap<String, UnitRecord> =
         store.all_units().await?.into_iter().map(|unit| (unit.attempt.clone(), unit)).collect();
+    let done: HashSet<&str> = won.values().map(|unit| unit.unit.as_str()).collect();
     let outcome = |attempt: &AttemptRecord, end: &Option<AttemptEnd>| match end {
         Some(end) => end.outcome.name(),
         None if won.contains_key(&attempt.attempt) => "complete",
+        // Dead or late: whichever it is, it can change nothing any more.
+        None if done.contains(attempt.want.key().as_str()) => "superseded",
         None => "unfinished",
     };
     let finished = |attempt: &AttemptRecord, end: &Option<AttemptEnd>| {

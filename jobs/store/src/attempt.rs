@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::array::RecordBatch;
 use object_store::path::Path;
-use operators::{Checkpoint, Factory, InputFile, OperatorError, Payload, SourceObject, UnitIo};
+use operators::{Checkpoint, Factory, InputFile, OperatorError, Origin, OriginUnit, Payload, SourceObject, UnitIo};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::errors::ParquetError;
 use schemas::TableDef;
@@ -23,14 +23,14 @@ use crate::paths;
 use crate::record::{DataFile, FilesOutput, StoredFile, TableOutput, UnitRecord};
 use crate::source::open_source;
 use crate::store::Store;
-use crate::transfer::{fetch, put_file};
+use crate::transfer::{Checksum, Stored, fetch, hexadecimal, put_file};
 
 /// An input port and the unit records that feed it.
 #[derive(Clone)]
 pub struct InputPort {
     /// The input port.
     pub port: String,
-    /// What passes through it.
+    /// What passes through it: the payload of the output that feeds it.
     pub payload: Payload,
     /// The stage that feeds it.
     pub stage: String,
@@ -38,6 +38,17 @@ pub struct InputPort {
     pub from: String,
     /// Its records, in order of partition.
     pub records: Vec<Arc<UnitRecord>>,
+}
+
+impl InputPort {
+    fn origin(&self, table: TableDef) -> Origin {
+        let units = self.records.iter().map(|record| OriginUnit {
+            partition: record.partition.clone(),
+            rows: record.rows(&self.from),
+            digest: record.digest(&self.from),
+        });
+        Origin { table, stage: self.stage.clone(), output: self.from.clone(), units: units.collect() }
+    }
 }
 
 /// Where a unit stands: what its outputs are named after.
@@ -62,13 +73,14 @@ pub struct AttemptIo {
     objects: Vec<SourceObject>,
     scratch: PathBuf,
     inputs: HashMap<String, Mutex<Input>>,
+    origins: HashMap<String, Origin>,
     input_files: HashMap<String, Vec<StoredFile>>,
     state: Mutex<State>,
     checkpoints: Checkpoints,
 }
 
 struct Input {
-    waiting: VecDeque<Path>,
+    waiting: VecDeque<Stored>,
     open: Option<ParquetRecordBatchReader>,
     rows: u64,
 }
@@ -92,19 +104,26 @@ impl AttemptIo {
         scratch: &LocalPath,
     ) -> Self {
         let mut tables = HashMap::new();
+        let mut origins = HashMap::new();
         let mut input_files: HashMap<String, Vec<StoredFile>> = HashMap::new();
         for input in inputs {
             match input.payload {
                 Payload::Table(table) => {
+                    origins.insert(input.port.clone(), input.origin(table));
                     let folder = paths::table(&input.stage, &input.from, table);
                     let outputs = input.records.iter().flat_map(|record| &record.tables);
                     let waiting = outputs
                         .filter(|output| output.port == input.from)
                         .flat_map(|output| &output.files)
-                        .map(|file| Path::from(format!("{folder}/{}", file.path)))
+                        .map(|file| Stored {
+                            path: Path::from(format!("{folder}/{}", file.path)),
+                            bytes: file.bytes,
+                            digest: Checksum::Xxh3(file.xxh3.clone()),
+                        })
                         .collect();
                     tables.insert(input.port, Mutex::new(Input { waiting, open: None, rows: 0 }));
                 }
+                Payload::AnyTable => unreachable!("what is bound is a table"),
                 Payload::Files(_) => {
                     let outputs = input.records.iter().flat_map(|record| &record.files);
                     let files =
@@ -122,6 +141,7 @@ impl AttemptIo {
             objects,
             scratch: scratch.to_owned(),
             inputs: tables,
+            origins,
             input_files,
             state: Mutex::default(),
             checkpoints,
@@ -157,6 +177,7 @@ impl AttemptIo {
                         files: data,
                     });
                 }
+                Payload::AnyTable => unreachable!("an output is of one table"),
                 Payload::Files(kind) => {
                     let mut stored = Vec::new();
                     for (name, local) in state.files.get(port.name).into_iter().flatten() {
@@ -206,8 +227,7 @@ fn sha256_of(path: &LocalPath) -> Result<(u64, String), OperatorError> {
     let mut file = std::fs::File::open(path)?;
     let mut hash = Sha256::new();
     let bytes = std::io::copy(&mut file, &mut hash)?;
-    let digest = hash.finalize();
-    Ok((bytes, digest.iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok((bytes, hexadecimal(&hash.finalize())))
 }
 
 fn parquet_error(error: ParquetError, what: &str) -> OperatorError {
@@ -238,15 +258,19 @@ impl UnitIo for AttemptIo {
                     None => input.open = None,
                 }
             }
-            let Some(path) = input.waiting.pop_front() else { return Ok(None) };
-            let local = fetch(&self.store, &self.handle, &path, &self.scratch)?;
+            let Some(file) = input.waiting.pop_front() else { return Ok(None) };
+            let local = fetch(&self.store, &self.handle, &file, &self.scratch)?;
             let reader = parquet_io::read(&local).map_err(|error| {
-                OperatorError::input(format!("`{}` is not a readable Parquet file", self.store.uri(&path)))
+                OperatorError::input(format!("`{}` is not a readable Parquet file", self.store.uri(&file.path)))
                     .hint("restore it from a copy, or run its stage again with `--force`")
                     .because(error)
             })?;
             input.open = Some(reader);
         }
+    }
+
+    fn origin(&self, port: &str) -> Option<Origin> {
+        self.origins.get(port).cloned()
     }
 
     fn append(&self, port: &str, table: TableDef, batch: RecordBatch) -> Result<(), OperatorError> {
@@ -265,7 +289,9 @@ impl UnitIo for AttemptIo {
     fn input_files(&self, port: &str) -> Result<Vec<InputFile>, OperatorError> {
         let mut found = Vec::new();
         for file in self.input_files.get(port).into_iter().flatten() {
-            let path = fetch(&self.store, &self.handle, &Path::from(file.path.as_str()), &self.scratch)?;
+            let digest = Checksum::Sha256(file.sha256.clone());
+            let stored = Stored { path: Path::from(file.path.as_str()), bytes: file.bytes, digest };
+            let path = fetch(&self.store, &self.handle, &stored, &self.scratch)?;
             found.push(InputFile { name: file.name.clone(), path, digest: file.sha256.clone() });
         }
         Ok(found)

@@ -3,19 +3,20 @@
 //! A checkpoint belongs to the unit, not to the attempt: the next attempt goes on from the newest one, whoever saved
 //! it. The two newest are kept; a torn one has no manifest and is never seen.
 
+use std::collections::BTreeSet;
 use std::path::{Path as LocalPath, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use object_store::path::Path;
-use operators::{Checkpoint, OperatorError};
+use operators::{Checkpoint, ErrorKind, OperatorError};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
 use crate::error::StoreError;
 use crate::paths;
-use crate::record::RECORD_VERSION;
+use crate::record::{AttemptRecord, RECORD_VERSION};
 use crate::store::{Created, Store};
-use crate::transfer::{fetch, put_file};
+use crate::transfer::{Checksum, Stored, fetch, put_file};
 
 /// The checkpoints of one unit.
 pub struct Checkpoints {
@@ -43,8 +44,19 @@ struct ManifestFile {
     xxh3: String,
 }
 
+/// A checkpoint that is there, and the attempt that saved it.
+#[derive(Clone, Debug)]
+pub struct SavedStep {
+    /// The step.
+    pub step: u64,
+    /// The size of its files.
+    pub bytes: u64,
+    /// The attempt that saved it.
+    pub attempt: AttemptRecord,
+}
+
 /// How many checkpoints of a unit are kept.
-const KEPT: usize = 2;
+pub(crate) const KEPT: usize = 2;
 
 impl Checkpoints {
     /// The checkpoints of a unit, as an attempt sees them.
@@ -73,16 +85,16 @@ impl Checkpoints {
         std::fs::create_dir_all(&folder)?;
         for file in &manifest.files {
             let path = paths::checkpoint_file(&self.unit, step, &manifest.attempt, &file.name);
-            let local = fetch(&self.store, &self.handle, &path, &self.scratch)?;
-            let content = std::fs::read(&local)?;
-            if content.len() as u64 != file.bytes || hash(&content) != file.xxh3 {
-                return Err(OperatorError::input(format!("the checkpoint `{}` is damaged", self.store.uri(&path)))
-                    .hint(format!(
-                        "delete `{}` to go on from the one before",
-                        self.store.uri(&paths::checkpoint(&self.unit, step))
-                    )));
-            }
-            std::fs::write(folder.join(&file.name), content)?;
+            let stored = Stored { path, bytes: file.bytes, digest: Checksum::Xxh3(file.xxh3.clone()) };
+            let local = fetch(&self.store, &self.handle, &stored, &self.scratch).map_err(|error| {
+                let manifest = self.store.uri(&paths::checkpoint(&self.unit, step));
+                if error.kind == ErrorKind::Input {
+                    error.hint(format!("delete `{manifest}` to go on from the checkpoint before"))
+                } else {
+                    error
+                }
+            })?;
+            std::fs::copy(&local, folder.join(&file.name))?;
         }
         Ok(Some(Checkpoint { step, folder }))
     }
@@ -133,6 +145,24 @@ impl Checkpoints {
 }
 
 impl Store {
+    /// The checkpoints that units of a stage have, by step: a finished unit has none.
+    pub async fn saved_steps(&self, stage: &str) -> Result<Vec<SavedStep>, StoreError> {
+        let mut saved = Vec::new();
+        let mut attempts: Vec<AttemptRecord> = self.attempts().await?.into_iter().map(|(attempt, _)| attempt).collect();
+        attempts.retain(|attempt| attempt.want.stage == stage);
+        let units: BTreeSet<String> = attempts.iter().map(|attempt| attempt.want.key()).collect();
+        for unit in units {
+            for (step, path) in self.checkpoint_manifests(&unit).await? {
+                let Some(manifest) = self.get_json::<Manifest>(&path).await? else { continue };
+                let attempt = attempts.iter().find(|attempt| attempt.attempt == manifest.attempt);
+                let bytes = manifest.files.iter().map(|file| file.bytes).sum();
+                saved.extend(attempt.map(|attempt| SavedStep { step, bytes, attempt: attempt.clone() }));
+            }
+        }
+        saved.sort_by_key(|saved| saved.step);
+        Ok(saved)
+    }
+
     /// Step and place of every manifest of a unit, oldest first.
     async fn checkpoint_manifests(&self, unit: &str) -> Result<Vec<(u64, Path)>, StoreError> {
         let listed = self.list(&paths::checkpoints(unit)).await?;

@@ -2,6 +2,8 @@
 
 use operators::{ErrorKind, OperatorError};
 
+use crate::s3::CLOCK_HINT;
+
 /// What kind of error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreErrorKind {
@@ -60,8 +62,13 @@ impl StoreError {
     /// An error of the object store about `uri`.
     pub(crate) fn object(doing: &str, uri: &str, error: object_store::Error) -> Self {
         use object_store::Error as E;
+        if says(&error, "NoSuchBucket") {
+            return Self::new(StoreErrorKind::NotFound, format!("cannot {doing} `{uri}`: there is no such bucket"))
+                .hint("`coa doctor --store s3://BUCKET/PREFIX --mend` creates it");
+        }
         let io = io_kind(&error);
         let (kind, hint) = match &error {
+            _ if says(&error, "RequestTimeTooSkewed") => (StoreErrorKind::Denied, Some(CLOCK_HINT)),
             E::NotFound { .. } => (StoreErrorKind::NotFound, None),
             E::AlreadyExists { .. } | E::Precondition { .. } => (StoreErrorKind::AlreadyExists, None),
             E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
@@ -70,6 +77,10 @@ impl StoreError {
             _ if io == Some(std::io::ErrorKind::PermissionDenied) => {
                 (StoreErrorKind::Denied, Some("check the rights of this user on the folder"))
             }
+            _ if io == Some(std::io::ErrorKind::ReadOnlyFilesystem) => (
+                StoreErrorKind::Denied,
+                Some("the file system is mounted read-only: name a `store` that can be written"),
+            ),
             _ if matches!(io, Some(std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)) => {
                 (StoreErrorKind::Full, Some("free disk space, then `coa resume`"))
             }
@@ -97,6 +108,18 @@ impl StoreError {
         }
         text
     }
+}
+
+/// Whether a server says this in the body of its answer.
+pub(crate) fn says(error: &(dyn std::error::Error + 'static), code: &str) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.to_string().contains(code) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// The kind of the I/O error behind an error of the object store, if there is one.

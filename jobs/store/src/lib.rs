@@ -10,18 +10,23 @@
 //!    entry. It works out the difference afresh every time, so running it early, late or twice is harmless. Where runs
 //!    overlap, a partition belongs to the newest run about it ([`stage`]).
 //!
-//! Stages read their inputs from unit records; people and SQL read the Delta tables.
+//! Stages read their inputs from unit records; people and SQL read the Delta tables. What neither refers to any more is
+//! deleted by [`gc`], and only by that.
 //!
 //! Only [`paths`] formats a key of the store, and only this crate knows Delta Lake.
 
 mod attempt;
 mod checkpoints;
+mod compact;
+mod damage;
 mod delta;
+pub mod doctor;
 mod error;
+pub mod gc;
+mod history;
 mod location;
 mod parquet_io;
 mod paths;
-mod pattern;
 mod record;
 mod s3;
 mod source;
@@ -30,16 +35,18 @@ mod store;
 mod transfer;
 
 pub use attempt::{AttemptIo, InputPort, UnitPlace};
-pub use checkpoints::Checkpoints;
-pub use delta::{StoredTable, provider, tables};
+pub use checkpoints::{Checkpoints, SavedStep};
+pub use compact::{Compacted, compact};
+pub use damage::damaged_file;
+pub use delta::{OpenTable, StoredTable, open, tables, versions};
 pub use error::{StoreError, StoreErrorKind};
+pub use history::{StagePast, TableHistory, table_history};
 pub use location::parse_store;
-pub use pattern::{Key, Pattern};
 pub use record::{
-    AttemptEnd, AttemptRecord, DataFile, FilesOutput, Outcome, RunEnd, RunRecord, StageRecord, StoredFile, TableOutput,
-    UnitRecord, UnitWant,
+    AttemptEnd, AttemptRecord, DataFile, FilesOutput, ObjectRead, Outcome, PortRead, RunEnd, RunRecord, StageEnd,
+    StageOutcome, StageRecord, StoredFile, TableOutput, UnitRead, UnitRecord, UnitWant,
 };
 pub use s3::S3;
-pub use source::{SourceListing, SourcePartition, list_source};
+pub use source::{SourceListing, SourcePartition, list_source, look_at};
 pub use stage::{Scope, StageFold, StageUnits};
 pub use store::{Created, Store};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
+use operators::address::{Address, AddressError};
 use url::Url;
 
 use crate::error::{StoreError, StoreErrorKind};
@@ -33,34 +34,20 @@ impl Location {
 
     /// Understands an address; a relative path starts at `folder`.
     pub(crate) fn parse_at(address: &str, folder: &LocalPath) -> Result<Self, StoreError> {
-        let bad = |why: &str| {
-            StoreError::new(StoreErrorKind::Address, format!("`{address}` is no usable address: {why}"))
-                .hint("use a path, file:///absolute/path or s3://bucket/prefix")
-        };
-        if address.trim().is_empty() {
-            return Err(bad("it is empty"));
-        }
+        let error = |what: String| StoreError::new(StoreErrorKind::Address, what).hint(AddressError::HINT);
+        let bad = |why: &str| error(format!("`{address}` is no usable address: {why}"));
         let local = |path: &LocalPath| -> Result<Self, StoreError> {
             let absolute = resolved(path).map_err(|error| bad("the path cannot be made absolute").because(error))?;
             Ok(Self::Local(absolute))
         };
-        let Some((scheme, rest)) = address.split_once("://") else {
-            return local(&folder.join(address));
-        };
-        match scheme {
-            "file" => {
-                let url = Url::parse(address).map_err(|error| bad("it is not a URL").because(error))?;
+        match Address::parse(address).map_err(|bad| error(bad.to_string()))? {
+            Address::Path(path) => local(&folder.join(path)),
+            Address::FileUrl(url) => {
+                let url = Url::parse(url).map_err(|error| bad("it is not a URL").because(error))?;
                 let path = url.to_file_path().map_err(|()| bad("a file URL has no host and an absolute path"))?;
                 local(&path)
             }
-            "s3" | "s3a" => {
-                let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-                if bucket.is_empty() {
-                    return Err(bad("it names no bucket"));
-                }
-                Ok(Self::S3 { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
-            }
-            other => Err(bad(&format!("unknown scheme `{other}`"))),
+            Address::S3 { bucket, prefix } => Ok(Self::S3 { bucket: bucket.to_owned(), prefix: prefix.to_owned() }),
         }
     }
 

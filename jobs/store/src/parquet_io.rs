@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
-use parquet::arrow::ArrowWriter;
+use arrow::datatypes::{Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
+use parquet::basic::{Compression, Type, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use xxhash_rust::xxh3::Xxh3;
 
-/// A row group holds at most this many bytes: larger ones are refused by some readers.
+/// A row group is closed when its rows hold this many bytes in memory: larger ones are refused by some readers, and
+/// until it is closed all of it is kept.
 const ROW_GROUP_BYTES: usize = 128 << 20;
 /// A file is closed when it is larger than this.
 const FILE_BYTES: u64 = 256 << 20;
@@ -39,25 +40,40 @@ pub(crate) struct TableWriter {
     folder: PathBuf,
     stem: String,
     schema: SchemaRef,
+    level: ZstdLevel,
     open: Option<(ArrowWriter<HashingFile>, PathBuf, u64)>,
+    in_group: usize,
     finished: Vec<LocalParquet>,
     pub(crate) rows: u64,
 }
 
 impl TableWriter {
     pub(crate) fn new(folder: &Path, stem: &str, schema: SchemaRef) -> Self {
+        Self::with_level(folder, stem, schema, ZstdLevel::default())
+    }
+
+    /// As [`Self::new`], compressed less or more.
+    pub(crate) fn with_level(folder: &Path, stem: &str, schema: SchemaRef, level: ZstdLevel) -> Self {
         let (folder, stem) = (folder.to_owned(), stem.to_owned());
-        Self { folder, stem, schema, open: None, finished: Vec::new(), rows: 0 }
+        Self { folder, stem, schema, level, open: None, in_group: 0, finished: Vec::new(), rows: 0 }
     }
 
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), ParquetError> {
         if self.open.is_none() {
             let path = self.folder.join(format!("{}-{}.parquet", self.stem, self.finished.len()));
             let file = HashingFile { file: File::create(&path)?, hash: Xxh3::new(), bytes: 0 };
-            let writer = ArrowWriter::try_new(file, Arc::clone(&self.schema), Some(properties()))?;
+            let writer =
+                ArrowWriter::try_new(file, Arc::clone(&self.schema), Some(properties(self.level, &self.schema)?))?;
             self.open = Some((writer, path, 0));
         }
         let (writer, _, rows) = self.open.as_mut().expect("opened above");
+        let columns = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size());
+        let bytes = columns.sum::<Result<usize, _>>()?;
+        if self.in_group > 0 && self.in_group + bytes > ROW_GROUP_BYTES {
+            writer.flush()?;
+            self.in_group = 0;
+        }
+        self.in_group += bytes;
         writer.write(batch)?;
         *rows += batch.num_rows() as u64;
         self.rows += batch.num_rows() as u64;
@@ -69,6 +85,7 @@ impl TableWriter {
 
     fn close(&mut self) -> Result<(), ParquetError> {
         let Some((writer, path, rows)) = self.open.take() else { return Ok(()) };
+        self.in_group = 0;
         let mut file = writer.into_inner()?;
         file.flush()?;
         let xxh3 = format!("{:016x}", file.hash.digest());
@@ -82,13 +99,20 @@ impl TableWriter {
     }
 }
 
-fn properties() -> WriterProperties {
-    WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+/// Least and greatest of a column of floats leave out what is no number. A reader that skips row groups by them would
+/// miss such rows, so they are not written.
+fn properties(level: ZstdLevel, schema: &Schema) -> Result<WriterProperties, ParquetError> {
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(level))
         .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
         .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_created_by("coa".to_owned())
-        .build()
+        .set_created_by("coa".to_owned());
+    for column in ArrowSchemaConverter::new().convert(schema)?.columns() {
+        if matches!(column.physical_type(), Type::FLOAT | Type::DOUBLE) {
+            properties = properties.set_column_statistics_enabled(column.path().clone(), EnabledStatistics::None);
+        }
+    }
+    Ok(properties.build())
 }
 
 /// Reads a file in batches.
@@ -132,11 +156,9 @@ mod tests {
     #[test]
     fn equal_rows_give_equal_bytes_and_are_read_back() {
         let rows: Vec<Rejected> = (0..20_000)
-            .map(|i| Rejected {
-                row_id: format!("row-{i}"),
-                task_id: (i % 3 == 0).then(|| format!("task-{i}")),
-                reason: "why".into(),
-                detail: "because ".repeat(i % 50),
+            .map(|i| {
+                let task = (i % 3 == 0).then(|| format!("task-{i}"));
+                Rejected::new(format!("row-{i}"), task, "why", "because ".repeat(i % 50))
             })
             .collect();
         let batch = encode(&rows).unwrap();
@@ -159,10 +181,47 @@ mod tests {
     }
 
     #[test]
+    fn columns_that_may_hold_no_number_have_no_bounds() {
+        let mut step = schemas::Step::new("t", "0", 0, schemas::StepKind::Critique);
+        step.score = Some(f64::NAN);
+        let batch = encode(&[step]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = TableWriter::new(folder.path(), "x", batch.schema());
+        writer.write(&batch).unwrap();
+        let file = writer.finish().unwrap().remove(0);
+        let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(&file.path).unwrap()).unwrap();
+        let columns = builder.metadata().row_group(0).columns();
+        let bounds =
+            |name: &str| columns.iter().find(|column| column.column_path().string() == name).unwrap().statistics();
+        assert!(bounds("position").is_some() && bounds("score").is_none());
+    }
+
+    #[test]
+    fn row_groups_are_bounded_in_memory_not_on_disk() {
+        let text = "much the same ".repeat(1 << 16);
+        let row = |i: usize| {
+            let detail = format!("{i} {text}");
+            Rejected::new(i.to_string(), None, "", detail)
+        };
+        let batch = encode(&(0..8).map(row).collect::<Vec<_>>()).unwrap();
+        let bytes =
+            batch.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap()).sum::<usize>();
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = TableWriter::new(folder.path(), "x", batch.schema());
+        let batches = 2 * ROW_GROUP_BYTES / bytes + 2;
+        (0..batches).for_each(|_| writer.write(&batch).unwrap());
+        let file = writer.finish().unwrap().remove(0);
+        assert!(file.bytes < 8 << 20, "{}", file.bytes);
+        let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(&file.path).unwrap()).unwrap();
+        let rows: Vec<i64> = builder.metadata().row_groups().iter().map(|group| group.num_rows()).collect();
+        assert_eq!(rows.len(), 3, "{rows:?}");
+        assert!(rows.iter().all(|rows| *rows as usize / batch.num_rows() * bytes <= ROW_GROUP_BYTES), "{rows:?}");
+    }
+
+    #[test]
     fn a_text_that_is_stored_once_is_read_back_in_bounded_batches() {
         let page = "page ".repeat(200_000);
-        let row =
-            |i: usize| Rejected { row_id: i.to_string(), task_id: None, reason: String::new(), detail: page.clone() };
+        let row = |i: usize| Rejected::new(i.to_string(), None, "", page.clone());
         let folder = tempfile::tempdir().unwrap();
         let batch = encode(&(0..100).map(row).collect::<Vec<_>>()).unwrap();
         let mut writer = TableWriter::new(folder.path(), "x", batch.schema());

@@ -8,6 +8,7 @@
 //! stages/<stage>/<run>.json                                      stage records: the units that make up its tables
 //! tables/<stage>/<port>/<table>.v<version>/_delta_log/…          written by the fold
 //! tables/<stage>/<port>/<table>.v<version>/partition=<p>/<attempt>-<n>.parquet
+//! tables/<stage>/<port>/<table>.v<version>/partition=<p>/<attempt>-<first>-<last>-<id>.parquet   merged from those
 //! files/<stage>/<port>/<partition>/<attempt>/<name>              files of output ports
 //! checkpoints/<unit>/<step>.json, checkpoints/<unit>/<step>/<attempt>/<name>
 //! ```
@@ -149,10 +150,60 @@ pub(crate) fn data_file(partition: &str, attempt: &str, number: usize) -> String
     format!("{PARTITION_COLUMN}={partition}/{attempt}-{number:05}.parquet")
 }
 
+/// A data file with the rows of those of an attempt from `first` to `last`, relative to its table's folder. `id` keeps
+/// what several compactions make apart.
+pub(crate) fn merged_file(partition: &str, attempt: &str, (first, last): (usize, usize), id: &str) -> String {
+    format!("{PARTITION_COLUMN}={partition}/{attempt}-{first:05}-{last:05}-{id}.parquet")
+}
+
+/// Whose rows a data file has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DataName {
+    pub(crate) partition: String,
+    pub(crate) attempt: String,
+    /// The numbers of the attempt's files whose rows it has.
+    pub(crate) first: usize,
+    pub(crate) last: usize,
+    /// Whether it was merged from them.
+    pub(crate) merged: bool,
+}
+
+impl DataName {
+    /// The attempt's own files whose rows it has.
+    pub(crate) fn originals(&self) -> Vec<String> {
+        (self.first..=self.last).map(|number| data_file(&self.partition, &self.attempt, number)).collect()
+    }
+}
+
+/// What the name of a data file says, relative to its table's folder.
+pub(crate) fn parse_data_file(file: &str) -> Option<DataName> {
+    let partition = partition_of(file)?.to_owned();
+    let (_, name) = file.split_once('/')?;
+    let parts: Vec<&str> = name.strip_suffix(".parquet")?.split('-').collect();
+    let (attempt, first, last, merged) = match parts[..] {
+        [attempt, number] => (attempt, number, number, false),
+        [attempt, first, last, _] => (attempt, first, last, true),
+        _ => return None,
+    };
+    Some(DataName {
+        partition,
+        attempt: attempt.to_owned(),
+        first: first.parse().ok()?,
+        last: last.parse().ok()?,
+        merged,
+    })
+}
+
 /// The partition of a data file.
 pub(crate) fn partition_of(file: &str) -> Option<&str> {
     let (folder, _) = file.split_once('/')?;
     folder.strip_prefix(PARTITION_COLUMN)?.strip_prefix('=')
+}
+
+/// The attempt that wrote a data file, or whose files a merged one was made of.
+pub(crate) fn attempt_of(file: &str) -> Option<&str> {
+    let (_, name) = file.split_once('/')?;
+    Some(name.split_once('-')?.0)
 }
 
 /// The column every table is partitioned by.
@@ -160,6 +211,41 @@ pub(crate) const PARTITION_COLUMN: &str = "partition";
 
 pub(crate) fn file(stage: &str, port: &str, partition: &str, attempt: &str, name: &str) -> Path {
     Path::from(format!("files/{stage}/{port}/{partition}/{attempt}/{name}"))
+}
+
+pub(crate) fn all_files() -> Path {
+    Path::from("files")
+}
+
+/// The attempt that a file of an output port belongs to.
+pub(crate) fn attempt_of_file(path: &Path) -> Option<String> {
+    path.parts().nth(4).map(|part| part.as_ref().to_owned())
+}
+
+/// A data file's table folder and its name relative to that; none for what is no data file, such as a log's entry.
+pub(crate) fn split_data_file(path: &Path) -> Option<(Path, String)> {
+    let parts: Vec<_> = path.parts().collect();
+    let folder: Path = parts.get(..4)?.iter().cloned().collect();
+    parse_table(&folder)?;
+    let file = path.as_ref().strip_prefix(folder.as_ref())?.strip_prefix('/')?.to_owned();
+    partition_of(&file).is_some().then_some((folder, file))
+}
+
+/// What the names of objects begin with that only try out what the store can do.
+pub(crate) const PROBE: &str = "probe-";
+
+pub(crate) fn all_checkpoints() -> Path {
+    Path::from("checkpoints")
+}
+
+/// The unit that a checkpoint's object belongs to.
+pub(crate) fn unit_of_checkpoint(path: &Path) -> Option<String> {
+    path.parts().nth(1).map(|part| part.as_ref().to_owned())
+}
+
+/// The step of a checkpoint's file.
+pub(crate) fn step_of_checkpoint_file(path: &Path) -> Option<u64> {
+    path.parts().nth(2)?.as_ref().parse().ok()
 }
 
 pub(crate) fn checkpoints(unit: &str) -> Path {
@@ -218,6 +304,19 @@ mod tests {
         assert_eq!(parse_attempt(&attempt_end(&want, 12)), Some((want, 12, true)));
         assert_eq!(parse_run(&run(17)), Some(17));
         assert_eq!(parse_run(&run_end(17)), None);
+    }
+
+    #[test]
+    fn data_files_are_read_back() {
+        let one = parse_data_file(&data_file("2026-01-01.a", "01K", 7)).unwrap();
+        assert_eq!((one.partition.as_str(), one.attempt.as_str(), one.first, one.last), ("2026-01-01.a", "01K", 7, 7));
+        let merged = parse_data_file(&merged_file("a-b", "01K", (2, 4), "01M")).unwrap();
+        assert!(merged.merged && !one.merged);
+        assert_eq!(merged.originals(), [2, 3, 4].map(|number| data_file("a-b", "01K", number)));
+        let folder = table("quality", "kept", TableDef::of::<schemas::Trajectory>());
+        let file = data_file("p", "01K", 0);
+        assert_eq!(split_data_file(&Path::from(format!("{folder}/{file}"))), Some((folder.clone(), file)));
+        assert_eq!(split_data_file(&Path::from(format!("{folder}/_delta_log/0.json"))), None);
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub struct UnitRecord {
     pub partition: String,
     /// Digest of everything it read.
     pub inputs: String,
+    /// What it read; none in records that were written before this was noted.
+    #[serde(default)]
+    pub read: Option<UnitRead>,
     /// The attempt that won.
     pub attempt: String,
     /// The worker it ran on.
@@ -53,6 +56,39 @@ pub struct UnitRecord {
     pub finished: String,
     /// Seconds between.
     pub seconds: f64,
+}
+
+/// What a unit read: objects of its source, and what other units wrote.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UnitRead {
+    /// Objects of its source.
+    pub objects: Vec<ObjectRead>,
+    /// By input port, in the order of the operator's ports.
+    pub ports: Vec<PortRead>,
+}
+
+/// An object of a source, as it was when it was read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ObjectRead {
+    /// Its address.
+    pub uri: String,
+    /// Its size.
+    pub bytes: u64,
+    /// What changes with its content: the entity tag of an object of S3; of a file its size, time of change and inode.
+    pub version: String,
+}
+
+/// What a unit read from one input port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortRead {
+    /// The input port.
+    pub port: String,
+    /// The stage that feeds it.
+    pub stage: String,
+    /// The output port of that stage.
+    pub from: String,
+    /// The attempt that wrote each partition that was read.
+    pub attempts: BTreeMap<String, String>,
 }
 
 /// What a unit wrote to one table.
@@ -209,10 +245,64 @@ pub struct RunEnd {
     pub failed: u64,
     /// Units that could not be tried because others failed.
     pub blocked: u64,
+    /// How each stage that it was about stands.
+    #[serde(default)]
+    pub stages: BTreeMap<String, StageEnd>,
     /// When.
     pub finished: String,
     /// Seconds from start to end.
     pub seconds: f64,
+}
+
+impl RunEnd {
+    /// The end of a run that failed before it did anything.
+    pub fn not_begun(finished: String) -> Self {
+        let (outcome, stages) = (Outcome::Failed, BTreeMap::new());
+        Self { version: RECORD_VERSION, outcome, done: 0, failed: 0, blocked: 0, stages, finished, seconds: 0.0 }
+    }
+}
+
+/// How a stage stands at the end of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageEnd {
+    /// In a word.
+    pub outcome: StageOutcome,
+    /// Its units, of those the run was about.
+    pub units: u64,
+    /// Units that are done.
+    pub done: u64,
+    /// Units that failed.
+    pub failed: u64,
+    /// Records read by the units that are done.
+    pub records: u64,
+    /// Records of those that were quarantined.
+    pub quarantined: u64,
+}
+
+/// How a stage stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StageOutcome {
+    /// All its units are done.
+    Complete,
+    /// All its units are done, and some records are in quarantine.
+    CompleteWithQuarantinedRows,
+    /// A unit failed, or too many records are in quarantine.
+    Failed,
+    /// Units are not done and none failed.
+    Unfinished,
+}
+
+impl StageOutcome {
+    /// For people and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::CompleteWithQuarantinedRows => "complete with quarantined rows",
+            Self::Failed => "failed",
+            Self::Unfinished => "unfinished",
+        }
+    }
 }
 
 /// What a run changes of a stage's tables; written before it changes them.

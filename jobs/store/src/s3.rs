@@ -15,8 +15,9 @@ use aws_config::{BehaviorVersion, SdkConfig};
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::{RequestChecksumCalculation, ResponseChecksumValidation};
-use aws_sdk_s3::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_types::service_config::ServiceConfigKey;
+use chrono::{DateTime, Utc};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AwsCredential, S3ConditionalPut};
 use object_store::{BackoffConfig, ClientOptions, CredentialProvider, RetryConfig};
 use tokio::runtime::{Handle, Id};
@@ -55,6 +56,7 @@ impl S3 {
     async fn load() -> Result<Self, StoreError> {
         let config = aws_config::defaults(BehaviorVersion::latest()).load().await;
         let endpoint = endpoint(&config);
+        endpoint.as_deref().map_or(Ok(()), check_endpoint)?;
         let region = match (config.region(), &endpoint) {
             (Some(region), _) => region.to_string(),
             (None, Some(_)) => "us-east-1".to_owned(),
@@ -100,7 +102,7 @@ impl S3 {
             Ok(_) => Ok(()),
             Err(error) => Err(StoreError::new(StoreErrorKind::Denied, "no AWS credentials can be used")
                 .hint(CREDENTIALS_HINT)
-                .because(std::io::Error::other(DisplayErrorContext(&error).to_string()))),
+                .because(std::io::Error::other(causes(&error)))),
         }
     }
 
@@ -135,6 +137,15 @@ impl S3 {
     }
 }
 
+/// Refuses what is no address of a server: the clients would panic.
+fn check_endpoint(endpoint: &str) -> Result<(), StoreError> {
+    match url::Url::parse(endpoint) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(()),
+        _ => Err(StoreError::new(StoreErrorKind::Address, format!("the S3 endpoint `{endpoint}` is no address"))
+            .hint("write AWS_ENDPOINT_URL with its scheme, such as http://localhost:9000; unset it for AWS itself")),
+    }
+}
+
 fn endpoint(config: &SdkConfig) -> Option<String> {
     let key = ServiceConfigKey::builder().service_id("S3").env("AWS_ENDPOINT_URL").profile("endpoint_url").build();
     let own = config.service_config().zip(key.ok()).and_then(|(services, key)| services.load_config(key));
@@ -152,7 +163,7 @@ impl CredentialProvider for Credentials {
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let found = self.0.provide_credentials().await.map_err(|error| object_store::Error::Unauthenticated {
             path: String::new(),
-            source: DisplayErrorContext(&error).to_string().into(),
+            source: causes(&error).into(),
         })?;
         Ok(Arc::new(AwsCredential {
             key_id: found.access_key_id().to_owned(),
@@ -163,26 +174,103 @@ impl CredentialProvider for Credentials {
 }
 
 /// An error of the SDK about `uri`.
-pub(crate) fn sdk_error<E, R>(doing: &str, uri: &str, error: &SdkError<E, R>) -> StoreError
+pub(crate) fn sdk_error<E>(doing: &str, uri: &str, error: &SdkError<E>) -> StoreError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
-    R: std::fmt::Debug,
 {
-    let code = error.code().unwrap_or_default();
+    let status = error.raw_response().map(|response| response.status().as_u16());
+    // What has no body, as the answer to HEAD, has no code.
+    let code = match (error.code(), status) {
+        (Some(code), _) => code,
+        (None, Some(403)) => "AccessDenied",
+        (None, Some(404)) => "NotFound",
+        _ => "",
+    };
     let (kind, hint) = match code {
         "NoSuchKey" | "NotFound" => (StoreErrorKind::NotFound, None),
         "NoSuchBucket" => (StoreErrorKind::NotFound, Some("create the bucket, or name another")),
         "AccessDenied" | "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" => {
             (StoreErrorKind::Denied, Some("check the credentials and the rights of this user"))
         }
-        "RequestTimeTooSkewed" => (StoreErrorKind::Denied, Some("set this machine's clock")),
+        "RequestTimeTooSkewed" => (StoreErrorKind::Denied, Some(CLOCK_HINT)),
         _ => (StoreErrorKind::Unreachable, Some("check that the store answers at this address")),
     };
     let why = match (code, error.message()) {
-        ("", _) | (_, None) => DisplayErrorContext(error).to_string(),
+        ("", _) => causes(error),
+        (code, None) => code.to_owned(),
         (code, Some(message)) => format!("{code}: {message}"),
     };
     let mut converted = StoreError::new(kind, format!("cannot {doing} `{uri}`")).because(std::io::Error::other(why));
     converted.hint = hint.map(str::to_owned);
     converted
+}
+
+/// What to do about a server that finds the time of a request wrong.
+pub(crate) const CLOCK_HINT: &str = "set this machine's clock: the server refuses requests of another time";
+
+/// The causes of an error, in words only: its debug form has whole requests and answers.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = String::new();
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let part = error.to_string();
+        let part = part.lines().next().unwrap_or_default();
+        if !part.is_empty() && !text.contains(part) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.extend(part.chars().take(200));
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// An upload in parts that was begun and not completed.
+#[derive(Clone, Debug)]
+pub(crate) struct Upload {
+    pub(crate) key: String,
+    pub(crate) id: String,
+    /// None where the server does not say.
+    begun: Option<DateTime<Utc>>,
+}
+
+impl Upload {
+    /// Whether it is known to have been begun by a time.
+    pub(crate) fn was_begun_by(&self, time: DateTime<Utc>) -> bool {
+        self.begun.is_some_and(|begun| begun <= time)
+    }
+}
+
+/// The unfinished uploads whose keys begin with a prefix.
+pub(crate) async fn uploads(client: &Client, bucket: &str, prefix: &str) -> Result<Vec<Upload>, StoreError> {
+    let mut found = Vec::new();
+    let (mut key, mut id): (Option<String>, Option<String>) = (None, None);
+    loop {
+        let page = client.list_multipart_uploads().bucket(bucket).prefix(prefix);
+        let page = page.set_key_marker(key.take()).set_upload_id_marker(id.take()).send().await;
+        let page = page.map_err(|error| sdk_error("list the uploads of", bucket, &error))?;
+        for upload in page.uploads() {
+            let begun = upload.initiated().and_then(|begun| DateTime::from_timestamp(begun.secs(), 0));
+            let (Some(key), Some(id)) = (upload.key(), upload.upload_id()) else { continue };
+            // Not every server looks at the prefix.
+            if key.starts_with(prefix) {
+                found.push(Upload { key: key.to_owned(), id: id.to_owned(), begun });
+            }
+        }
+        if page.is_truncated() != Some(true) {
+            return Ok(found);
+        }
+        key = page.next_key_marker().map(str::to_owned);
+        id = page.next_upload_id_marker().map(str::to_owned);
+    }
+}
+
+/// Gives an unfinished upload up; one that is gone already is well.
+pub(crate) async fn abort_upload(client: &Client, bucket: &str, upload: &Upload) -> Result<(), StoreError> {
+    let abort = client.abort_multipart_upload().bucket(bucket).key(&upload.key).upload_id(&upload.id);
+    match abort.send().await {
+        Err(error) if error.code() != Some("NoSuchUpload") => Err(sdk_error("abort an upload of", bucket, &error)),
+        _ => Ok(()),
+    }
 }

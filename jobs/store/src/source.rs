@@ -3,7 +3,8 @@
 //! A pattern is a path or URL. Within one part `*` stands for any text, as a whole part `**` stands for any parts, and
 //! `{name}` stands for any text that is a *key*: `s3://raw/oagents/{date}/*.jsonl`. With a format a key is a time, such
 //! as `{date:%Y-%m-%d}` or `{hour:%Y-%m-%dT%H}`, in UTC. Objects with the same keys make one partition, named after them;
-//! in a pattern without keys every object makes its own.
+//! in a pattern without keys every object makes its own. The marker of a folder that has all keys in its name makes a
+//! partition too, without objects where there are none.
 //!
 //! Keys of objects are taken as they are: blanks, `%`, `+`, `#` and `//` in them mean themselves.
 
@@ -13,14 +14,13 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path as LocalPath, PathBuf};
 
-use operators::SourceObject;
+use operators::{Pattern, SourceObject};
 use tokio::runtime::Handle;
 use url::Url;
 
 use crate::error::{StoreError, StoreErrorKind};
 use crate::location::Location;
 use crate::paths::partition_name;
-use crate::pattern::Pattern;
 use crate::s3::{S3, sdk_error};
 
 /// A partition of a source.
@@ -45,28 +45,31 @@ pub struct SourceListing {
 }
 
 /// Lists what a pattern names. Relative paths start at `folder`. Nothing at all is an error.
-pub async fn list_source(pattern: &str, folder: &LocalPath) -> Result<SourceListing, StoreError> {
+pub async fn list_source(wild: &Pattern, folder: &LocalPath) -> Result<SourceListing, StoreError> {
+    let pattern = wild.text();
     let nothing = || {
         StoreError::new(StoreErrorKind::NotFound, format!("no object matches `{pattern}`"))
             .hint(format!("check the path; relative ones start at `{}`", folder.display()))
     };
-    let wild = Pattern::parse(pattern)?;
     let location = Location::parse_at(wild.fixed(), folder)?;
     let found = match location {
         Location::Local(path) if wild.is_fixed() => one_file(pattern, &path)?,
-        Location::Local(path) => files(&wild, &path)?,
-        Location::S3 { bucket, prefix } => objects(&wild, &bucket, &prefix).await?,
+        Location::Local(path) => files(wild, &path)?,
+        Location::S3 { bucket, prefix } => objects(wild, &bucket, &prefix).await?,
     };
     let mut listing = SourceListing::default();
     let mut partitions: BTreeMap<String, SourcePartition> = BTreeMap::new();
     for object in found {
         // What is named in full is meant.
         let reason = if wild.is_fixed() { None } else { leftover(&object.name, object.size) };
-        let keys = match (reason, wild.matches(&object.name)) {
-            (None, Some(keys)) => keys,
+        let (keys, is_data) = match (reason, wild.matches(&object.name)) {
+            (None, Some(keys)) => (keys, true),
             (reason, _) => {
                 *listing.passed_over.entry(reason.unwrap_or("not_matching")).or_default() += 1;
-                continue;
+                match wild.folder_keys(&object.name) {
+                    Some(keys) if reason == Some("marker") => (keys, false),
+                    _ => continue,
+                }
             }
         };
         let text = match keys.is_empty() {
@@ -76,7 +79,9 @@ pub async fn list_source(pattern: &str, folder: &LocalPath) -> Result<SourceList
         let partition = partition_name(&text);
         let entry = partitions.entry(partition.clone());
         let entry = entry.or_insert_with(|| SourcePartition { name: partition, keys, objects: Vec::new() });
-        entry.objects.push(object);
+        if is_data {
+            entry.objects.push(object);
+        }
     }
     for partition in partitions.values_mut() {
         partition.objects.sort_by(|a, b| a.name.cmp(&b.name));
@@ -90,7 +95,8 @@ pub async fn list_source(pattern: &str, folder: &LocalPath) -> Result<SourceList
 
 /// Why an object is not data, although the pattern names it.
 fn leftover(name: &str, size: u64) -> Option<&'static str> {
-    if name.is_empty() || (name.ends_with('/') && size == 0) {
+    // Of what writes to S3 as to a file system, some leave `folder/`, others `folder_$folder$`.
+    if size == 0 && (name.is_empty() || name.ends_with('/') || name.ends_with("_$folder$")) {
         return Some("marker");
     }
     let mut parts = name.split('/');
@@ -195,6 +201,26 @@ async fn objects(wild: &Pattern, bucket: &str, prefix: &str) -> Result<Vec<Sourc
         }
     }
     Ok(found)
+}
+
+/// Size and version of the object at an address as it is now; nothing where there is none.
+pub async fn look_at(uri: &str) -> Result<Option<(u64, String)>, StoreError> {
+    match Location::parse_at(uri, LocalPath::new("/"))? {
+        Location::Local(path) => Ok(file(&path, String::new())?.map(|object| (object.size, object.version))),
+        Location::S3 { bucket, prefix: key } => {
+            let s3 = S3::connect().await?;
+            match s3.client().head_object().bucket(bucket).key(key).send().await {
+                Ok(facts) => {
+                    let size = u64::try_from(facts.content_length().unwrap_or(0)).unwrap_or(0);
+                    Ok(Some((size, facts.e_tag().unwrap_or_default().to_owned())))
+                }
+                Err(error) => match sdk_error("look at", uri, &error) {
+                    error if error.kind == StoreErrorKind::NotFound => Ok(None),
+                    error => Err(error),
+                },
+            }
+        }
+    }
 }
 
 /// Opens a source object for reading from its start.

@@ -74,14 +74,14 @@ pub struct StageFold<'a> {
 
 /// The sum of a stage's records.
 #[derive(Default)]
-struct View {
-    units: BTreeMap<String, Arc<UnitRecord>>,
+pub(crate) struct View {
+    pub(crate) units: BTreeMap<String, Arc<UnitRecord>>,
     /// The run of each record and what it is about; `None` for all partitions.
     about: BTreeMap<u64, Option<BTreeSet<String>>>,
 }
 
 impl View {
-    fn of(records: Vec<StageRecord>) -> Self {
+    pub(crate) fn of(records: Vec<StageRecord>) -> Self {
         let mut view = Self::default();
         for record in records {
             for partition in &record.gone {
@@ -93,6 +93,12 @@ impl View {
             view.about.insert(record.run, record.about);
         }
         view
+    }
+
+    /// The newest run that is about the partition.
+    pub(crate) fn newest_about(&self, partition: &str) -> Option<u64> {
+        let mut newest = self.about.iter().rev();
+        newest.find(|(_, about)| about.as_ref().is_none_or(|about| about.contains(partition))).map(|(run, _)| *run)
     }
 
     /// Whether a run newer than `run` is about the partition.
@@ -161,10 +167,14 @@ impl Store {
         Ok(folders.iter().filter_map(|folder| folder.filename().map(str::to_owned)).collect())
     }
 
-    async fn view(&self, stage: &str) -> Result<View, StoreError> {
+    /// The records of a stage, in the order of their runs.
+    pub(crate) async fn stage_records(&self, stage: &str) -> Result<Vec<StageRecord>, StoreError> {
         let listed = self.list(&paths::stage_records(stage)).await?;
-        let records = self.get_all(listed.into_iter().map(|object| object.location).collect()).await?;
-        Ok(View::of(records))
+        self.get_all(listed.into_iter().map(|object| object.location).collect()).await
+    }
+
+    pub(crate) async fn view(&self, stage: &str) -> Result<View, StoreError> {
+        Ok(View::of(self.stage_records(stage).await?))
     }
 
     /// Brings the tables of a stage in line with the units of a run, as far as no newer run is about them: each table in

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::{StoreError, StoreErrorKind, says};
 use crate::location::Location;
 use crate::paths;
 use crate::record::{AttemptEnd, AttemptRecord, RECORD_VERSION, RunEnd, RunRecord, UnitRecord, UnitWant};
@@ -36,31 +37,41 @@ pub struct Store {
     prefix: Path,
     url: Url,
     local: Option<std::path::PathBuf>,
+    /// What no other store has, whatever its address.
+    id: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct StoreRecord {
     version: u32,
     pipeline: String,
+    /// Stores of before have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
 }
 
+/// How often the creation of a record is tried while the store does not answer.
+const CREATE_TRIES: u32 = 6;
 /// How many records are read at the same time.
-const READERS: usize = 32;
+pub(crate) const READERS: usize = 32;
 
 impl Store {
     /// Opens the store of `pipeline`, making it where there is none.
     pub async fn create(address: &str, pipeline: &str) -> Result<Self, StoreError> {
-        let store = Self::at(address, true).await?;
-        let record = StoreRecord { version: RECORD_VERSION, pipeline: pipeline.to_owned() };
-        if let Created::Theirs(theirs) = store.create_json(&Path::from(paths::STORE), &record).await?
-            && theirs.pipeline != pipeline
-        {
+        let mut store = Self::at(address, true).await?;
+        let id = Some(ulid::Ulid::new().to_string());
+        let mut record = StoreRecord { version: RECORD_VERSION, pipeline: pipeline.to_owned(), id };
+        if let Created::Theirs(theirs) = store.create_json(&Path::from(paths::STORE), &record).await? {
+            record = theirs;
+        }
+        if record.pipeline != pipeline {
             return Err(StoreError::new(
                 StoreErrorKind::Address,
-                format!("the store `{}` belongs to the pipeline `{}`, not to `{pipeline}`", store.url, theirs.pipeline),
+                format!("the store `{}` belongs to the pipeline `{}`, not to `{pipeline}`", store.url, record.pipeline),
             )
             .hint("give this pipeline a `store` of its own, or its old `name` back"));
         }
+        store.id = record.id;
         Ok(store)
     }
 
@@ -68,7 +79,7 @@ impl Store {
     pub async fn open(address: &str) -> Result<Self, StoreError> {
         let store = Self::at(address, false).await?;
         match store.get_json::<StoreRecord>(&Path::from(paths::STORE)).await? {
-            Some(_) => Ok(store),
+            Some(record) => Ok(Self { id: record.id, ..store }),
             None => Err(StoreError::new(StoreErrorKind::NotFound, format!("there is no store at `{}`", store.url))
                 .hint("`coa run FILE` makes it; `--store` names another")),
         }
@@ -87,12 +98,17 @@ impl Store {
     /// A store below a prefix of any object store, such as one that counts or fails. `url` is the prefix's address.
     pub fn over(root: Arc<dyn ObjectStore>, prefix: Path, url: Url) -> Self {
         let objects = Arc::new(PrefixStore::new(Arc::clone(&root), prefix.clone()));
-        Self { root, objects, prefix, url, local: None }
+        Self { root, objects, prefix, url, local: None, id: None }
     }
 
     /// Its address.
     pub fn url(&self) -> &Url {
         &self.url
+    }
+
+    /// What no other store has, whatever its address: another endpoint may have a bucket of the same name.
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
     }
 
     /// Its folder, where it is a local one.
@@ -121,7 +137,7 @@ impl Store {
         };
         match fetched {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error @ object_store::Error::NotFound { .. }) if !says(&error, "NoSuchBucket") => Ok(None),
             Err(error) => Err(StoreError::object("read", &self.uri(path), error)),
         }
     }
@@ -130,9 +146,20 @@ impl Store {
         let Some(bytes) = self.get_bytes(path).await? else { return Ok(None) };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             StoreError::corrupt(format!("`{}` is damaged", self.uri(path)))
-                .hint("restore it from a copy, or delete it to have its unit done again")
+                .hint("restore it from a copy, or delete it: what it speaks of is then done again")
                 .because(error)
         })
+    }
+
+    /// A record that only tells what happened: a damaged one is passed over with a warning, nothing depends on it.
+    async fn get_history<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, StoreError> {
+        match self.get_json(path).await {
+            Err(error) if error.kind == StoreErrorKind::Corrupt => {
+                tracing::warn!("{}; it is passed over", error.chain());
+                Ok(None)
+            }
+            other => other,
+        }
     }
 
     /// Creates an object that must not exist yet. Storage may answer "exists already" to our own retried write, so the
@@ -143,16 +170,27 @@ impl Store {
         value: &T,
     ) -> Result<Created<T>, StoreError> {
         let payload = PutPayload::from(serde_json::to_vec(value).expect("records are plain data"));
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match self.objects.put_opts(path, payload, options).await {
-            Ok(_) => Ok(Created::Ours),
-            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
-                match self.get_json(path).await? {
-                    Some(theirs) => Ok(Created::Theirs(theirs)),
-                    None => Err(StoreError::corrupt(format!("`{}` exists but cannot be read", self.uri(path)))),
+        let mut tries = 0;
+        loop {
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            let error = match self.objects.put_opts(path, payload.clone(), options).await {
+                Ok(_) => return Ok(Created::Ours),
+                Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                    return match self.get_json(path).await? {
+                        Some(theirs) => Ok(Created::Theirs(theirs)),
+                        None => Err(StoreError::corrupt(format!("`{}` exists but cannot be read", self.uri(path)))),
+                    };
                 }
+                Err(error) => StoreError::object("write", &self.uri(path), error),
+            };
+            // The client does not repeat every write of its own. This one may be repeated: if it was done and only its
+            // answer was lost, what is found is ours.
+            tries += 1;
+            if error.kind != StoreErrorKind::Unreachable || tries == CREATE_TRIES {
+                return Err(error);
             }
-            Err(error) => Err(StoreError::object("write", &self.uri(path), error)),
+            tracing::debug!(error = error.chain(), tries, "a record is written again");
+            tokio::time::sleep(Duration::from_millis(50 << tries)).await;
         }
     }
 
@@ -172,6 +210,15 @@ impl Store {
         let listed = self.objects.list_with_delimiter(Some(prefix)).await;
         let listed = listed.map_err(|error| StoreError::object("list", &self.uri(prefix), error))?;
         Ok(listed.common_prefixes)
+    }
+
+    /// Which of these prefixes have an object below them.
+    pub(crate) async fn have_something(&self, prefixes: Vec<Path>) -> Result<Vec<bool>, StoreError> {
+        let looks = prefixes.into_iter().map(|prefix| async move {
+            let first = self.objects.list(Some(&prefix)).try_next().await;
+            Ok(first.map_err(|error| StoreError::object("list", &self.uri(&prefix), error))?.is_some())
+        });
+        futures::stream::iter(looks).buffered(READERS).try_collect().await
     }
 
     pub(crate) async fn get_all<T: DeserializeOwned + Send>(&self, paths: Vec<Path>) -> Result<Vec<T>, StoreError> {
@@ -286,20 +333,25 @@ impl Store {
     /// A run, if there is one of this number, and how it ended.
     pub async fn run(&self, run: u64) -> Result<Option<(RunRecord, Option<RunEnd>)>, StoreError> {
         let Some(record) = self.get_json(&paths::run(run)).await? else { return Ok(None) };
-        Ok(Some((record, self.get_json(&paths::run_end(run)).await?)))
+        Ok(Some((record, self.get_history(&paths::run_end(run)).await?)))
     }
 
-    /// The run with the highest number, and how it ended.
+    /// The run with the highest number whose record can be read, and how it ended.
     pub async fn last_run(&self) -> Result<Option<(RunRecord, Option<RunEnd>)>, StoreError> {
-        match self.run_numbers().await?.last() {
-            Some(run) => self.run(*run).await,
-            None => Ok(None),
+        for run in self.run_numbers().await?.into_iter().rev() {
+            if let Some(record) = self.get_history(&paths::run(run)).await? {
+                return Ok(Some((record, self.get_history(&paths::run_end(run)).await?)));
+            }
         }
+        Ok(None)
     }
 
     /// All runs with how they ended, in order.
     pub async fn runs(&self) -> Result<Vec<(RunRecord, Option<RunEnd>)>, StoreError> {
-        let read = self.run_numbers().await?.into_iter().map(|run| self.run(run));
+        let read = self.run_numbers().await?.into_iter().map(|run| async move {
+            let Some(record) = self.get_history(&paths::run(run)).await? else { return Ok(None) };
+            Ok::<_, StoreError>(Some((record, self.get_history(&paths::run_end(run)).await?)))
+        });
         let found: Vec<_> = futures::stream::iter(read).buffered(READERS).try_collect().await?;
         Ok(found.into_iter().flatten().collect())
     }
@@ -318,9 +370,12 @@ impl Store {
     pub async fn begin_attempt(&self, mut record: AttemptRecord) -> Result<AttemptRecord, StoreError> {
         record.number = 1;
         loop {
-            match self.create_json(&paths::attempt(&record.want, record.number), &record).await? {
-                Created::Theirs(theirs) if theirs.attempt != record.attempt => record.number = theirs.number + 1,
-                _ => return Ok(record),
+            match self.create_json(&paths::attempt(&record.want, record.number), &record).await {
+                Ok(Created::Theirs(theirs)) if theirs.attempt != record.attempt => record.number += 1,
+                // What cannot be read has its number nonetheless.
+                Err(error) if error.kind == StoreErrorKind::Corrupt => record.number += 1,
+                Ok(_) => return Ok(record),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -344,7 +399,7 @@ impl Store {
             if self.get_bytes(&paths::attempt_end(&attempt.want, number)).await?.is_some() {
                 break;
             }
-            let Some(before) = self.get_json::<AttemptRecord>(&paths::attempt(&attempt.want, number)).await? else {
+            let Some(before) = self.get_history::<AttemptRecord>(&paths::attempt(&attempt.want, number)).await? else {
                 break;
             };
             if saved.as_ref().is_some_and(|manifest| manifest.attempt == before.attempt) {
@@ -368,9 +423,9 @@ impl Store {
         }
         let ended = &ended;
         let read = begun.into_iter().map(|(want, number)| async move {
-            let record = self.get_json::<AttemptRecord>(&paths::attempt(&want, number)).await?;
+            let record = self.get_history::<AttemptRecord>(&paths::attempt(&want, number)).await?;
             let end = match ended.contains(&(want.clone(), number)) {
-                true => self.get_json(&paths::attempt_end(&want, number)).await?,
+                true => self.get_history(&paths::attempt_end(&want, number)).await?,
                 false => None,
             };
             Ok::<_, StoreError>(record.map(|record| (record, end)))
@@ -395,7 +450,7 @@ impl Store {
         }
         let read = last.into_iter().map(|(want, (number, ended))| async move {
             let end = match ended {
-                true => self.get_json(&paths::attempt_end(&want, number)).await?,
+                true => self.get_history(&paths::attempt_end(&want, number)).await?,
                 false => None,
             };
             Ok::<_, StoreError>((want, (number, end)))

@@ -88,7 +88,7 @@ impl<F: RowFilter> Operator for Filter<F> {
                 match self.0.judge(row, cx.pipeline_seed) {
                     Verdict::Keep(row) => kept.push(row),
                     Verdict::Reject { reason, detail } => {
-                        rejected.push(Rejected { row_id, task_id, reason: reason.to_owned(), detail });
+                        rejected.push(Rejected::new(row_id, task_id, reason, detail));
                     }
                 }
             }

@@ -9,7 +9,7 @@ use schemas::{Rejected, Role, TokenizedSample, Trajectory};
 use serde::{Deserialize, Serialize};
 
 use super::codec::{Codec, TOKENIZER_FILE};
-use crate::coa::render::{self, Author};
+use crate::coa::render::{self, Author, Run};
 use crate::context::UnitContext;
 use crate::error::OperatorError;
 use crate::operator::Operator;
@@ -70,12 +70,7 @@ impl Operator for Tokenize {
                     }
                     None => ("text_not_given_back", "its tokens do not decode to its text".to_owned()),
                 };
-                rejected.push(Rejected {
-                    row_id: row.trajectory_id,
-                    task_id: row.task_id,
-                    reason: reason.to_owned(),
-                    detail,
-                });
+                rejected.push(Rejected::new(row.trajectory_id, row.task_id, reason, detail));
             }
             cx.append(&TOKENS, &samples)?;
             cx.append(&REJECTED, &rejected)?;
@@ -85,25 +80,47 @@ impl Operator for Tokenize {
     }
 }
 
-/// One trajectory as ids, mask and roles. `None` where the ids do not decode to its text: an added token may split what
-/// the normal form joins, such as `>` and a combining stroke right behind it.
-fn sample(codec: &Codec, row: &Trajectory, max_tokens: usize) -> Result<Option<TokenizedSample>, OperatorError> {
-    let mut ids = codec.prompt(&row.question)?;
-    let mut mask = vec![false; ids.len()];
-    let mut roles = vec![0_i8; ids.len()];
-    let runs = render::runs(&row.segments);
-    for run in &runs {
+/// Token ids of author runs, with what is trained and whose each token is.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// The ids.
+    pub ids: Vec<u32>,
+    /// True for what the model wrote.
+    pub mask: Vec<bool>,
+    /// The role of each, as in `token_roles`.
+    pub roles: Vec<i8>,
+}
+
+/// Encodes author runs one by one: no token belongs to two of them, and nothing is ever searched for. `None` where the
+/// ids do not decode to the text: an added token may split what the normal form joins, such as `>` and a combining
+/// stroke right behind it.
+pub fn tokens(codec: &Codec, runs: &[Run]) -> Result<Option<Tokens>, OperatorError> {
+    let mut tokens = Tokens::default();
+    for run in runs {
         let encoded = codec.encode(&run.text)?;
         if codec.decode(&encoded.ids)? != codec.normalised(&run.text)? {
             return Ok(None);
         }
         for (id, start) in encoded.ids.iter().zip(&encoded.starts) {
             let role = run.roles.iter().find(|(range, _)| range.contains(start)).map(|(_, role)| *role);
-            ids.push(*id);
-            mask.push(run.author == Author::Policy);
-            roles.push(role.map_or(0, role_code));
+            tokens.ids.push(*id);
+            tokens.mask.push(run.author == Author::Policy);
+            tokens.roles.push(role.map_or(0, role_code));
         }
     }
+    Ok(Some(tokens))
+}
+
+/// One trajectory as a sample. `None` where its ids do not decode to its text.
+fn sample(codec: &Codec, row: &Trajectory, max_tokens: usize) -> Result<Option<TokenizedSample>, OperatorError> {
+    let mut ids = codec.prompt(&row.question)?;
+    let mut mask = vec![false; ids.len()];
+    let mut roles = vec![0_i8; ids.len()];
+    let runs = render::runs(&row.segments);
+    let Some(tokens) = tokens(codec, &runs)? else { return Ok(None) };
+    ids.extend(tokens.ids);
+    mask.extend(tokens.mask);
+    roles.extend(tokens.roles);
     // The end of the turn is the model's to write: without it, it would not learn to stop.
     if runs.last().is_some_and(|run| run.author == Author::Policy) {
         ids.push(codec.turn_end());
@@ -125,6 +142,7 @@ fn sample(codec: &Codec, row: &Trajectory, max_tokens: usize) -> Result<Option<T
         weight: row.weight,
         truncated,
         tokenizer: codec.digest().to_owned(),
+        task_id: row.task_id.clone(),
     }))
 }
 

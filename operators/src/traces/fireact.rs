@@ -5,12 +5,14 @@
 //! it would learn to announce its own success.
 
 use schemas::{Domain, Step, StepKind, Trace, TraceStatus};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::borrowed::Value;
 use super::{Misfit, Parsed, text};
 
 /// Reads one row.
-pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
+pub fn parse<'a>(record: impl Into<Value<'a>>, trace_id: &str) -> Result<Parsed, Misfit> {
+    let record = &record.into();
     let mut question = text(record, "instruction")?.trim().to_owned();
     let input = record.get("input").and_then(Value::as_str).unwrap_or_default().trim();
     if !input.is_empty() {
@@ -83,6 +85,7 @@ pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
         ended_at: None,
         steps: steps.len() as i64,
         repaired: Vec::new(),
+        unread: None,
     };
     Ok(Parsed { trace, steps })
 }

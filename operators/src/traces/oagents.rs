@@ -10,17 +10,20 @@
 //! - Facts and plan stand in an English lead-in and a fence of backticks; both wrappers are stripped.
 //! - A judge's `score` and `evaluate_thought` belong to the action they stand in.
 
-use chrono::NaiveDateTime;
-use schemas::{Domain, Micros, Step, StepKind, Trace, TraceStatus};
-use serde_json::{Map, Value, json};
+use chrono_tz::Tz;
+use schemas::{Domain, Step, StepKind, Trace, TraceStatus};
+use serde_json::{Map, Value as Json, json};
 
+use super::borrowed::Value;
+use super::values::Values;
 use super::{Misfit, Parsed, answers, scalar, text};
 
 /// The sub-agent's calls by its full task text.
-type SubAgents<'a> = Vec<(&'a str, &'a [Value])>;
+type SubAgents<'a> = Vec<(&'a str, &'a [Value<'a>])>;
 
-/// Reads one record.
-pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
+/// Reads one record. Times without an offset are those of `zone`.
+pub fn parse<'a>(record: impl Into<Value<'a>>, trace_id: &str, zone: Option<Tz>) -> Result<Parsed, Misfit> {
+    let record = &record.into();
     let question = text(record, "question")?.to_owned();
     let recorded = record.get("intermediate_steps").unwrap_or(&Value::Null);
     let recorded = match recorded {
@@ -44,13 +47,16 @@ pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
         .get("search_agent_actions")
         .and_then(Value::as_object)
         .map(|actions| {
-            let calls = actions.iter().map(|(task, action)| (task.as_str(), action.get("tool_calls")));
-            calls.filter_map(|(task, calls)| Some((task, calls?.as_array()?.as_slice()))).collect()
+            let calls = actions.iter().map(|(task, action)| (*task, action.get("tool_calls")));
+            calls.filter_map(|(task, calls)| Some((task, calls?.as_array()?))).collect()
         })
         .unwrap_or_default();
 
     let last = recorded.iter().rposition(|step| step_type(step) == "action");
-    let mut builder = Builder { trace_id, steps: Vec::new(), answer: None };
+    let mut values = Values::new(zone);
+    let started_at = values.time("start_time", record.get("start_time"));
+    let ended_at = values.time("end_time", record.get("end_time"));
+    let mut builder = Builder { trace_id, steps: Vec::new(), answer: None, values };
     for (index, step) in recorded.iter().enumerate() {
         builder.step(index, step, last == Some(index), &sub_agents)?;
     }
@@ -70,29 +76,20 @@ pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
         status,
         error,
         agent_name: record.get("agent_name").and_then(scalar),
-        started_at: record.get("start_time").and_then(local_time),
-        ended_at: record.get("end_time").and_then(local_time),
+        started_at,
+        ended_at,
         steps: builder.steps.len() as i64,
         repaired: Vec::new(),
+        unread: builder.values.unread(),
     };
     Ok(Parsed { trace, steps: builder.steps })
-}
-
-/// `YYYY-MM-DD HH:MM:SS` without zone, taken as UTC.
-fn local_time(value: &Value) -> Option<Micros> {
-    let time = NaiveDateTime::parse_from_str(value.as_str()?, "%Y-%m-%d %H:%M:%S").ok()?;
-    Some(Micros(time.and_utc().timestamp_micros()))
-}
-
-/// Seconds since 1970 as a float.
-fn epoch(value: Option<&Value>) -> Option<Micros> {
-    Some(Micros((value?.as_f64()? * 1e6).round() as i64))
 }
 
 struct Builder<'a> {
     trace_id: &'a str,
     steps: Vec<Step>,
     answer: Option<String>,
+    values: Values,
 }
 
 impl Builder<'_> {
@@ -104,7 +101,7 @@ impl Builder<'_> {
         self.steps.last_mut().expect("just pushed")
     }
 
-    fn step(&mut self, index: usize, step: &Value, last: bool, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
+    fn step(&mut self, index: usize, step: &Value<'_>, last: bool, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
         let agent = step.get("agent").and_then(Value::as_str);
         let written = |field: &str| step.get(field).and_then(scalar).filter(|text| !text.trim().is_empty());
         match step_type(step) {
@@ -122,13 +119,16 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn action(&mut self, index: usize, step: &Value, last: bool, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
+    fn action(&mut self, index: usize, step: &Value<'_>, last: bool, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
         let agent = step.get("agent").and_then(Value::as_str);
         let id = format!("{index}");
+        self.values.at_step(index);
+        let started_at = self.values.time("start_time", step.get("start_time"));
+        let ended_at = self.values.time("end_time", step.get("end_time"));
         let turn = self.push(id.clone(), StepKind::Turn, None, agent);
         turn.text = step.get("model_output").and_then(scalar);
-        turn.started_at = epoch(step.get("start_time"));
-        turn.ended_at = epoch(step.get("end_time"));
+        (turn.started_at, turn.ended_at) = (started_at, ended_at);
+        turn.calls = step.get("tool_calls").and_then(Value::as_array).map(|calls| calls.len() as i64);
         if let Some(error) = step.get("error").filter(|error| !error.is_null()) {
             turn.error_type = error.get("type").and_then(scalar);
             turn.error = error.get("message").and_then(scalar).or_else(|| scalar(error));
@@ -146,11 +146,16 @@ impl Builder<'_> {
             let call_id = format!("{id}.{number}");
             if name == "final_answer" {
                 let output = || step.get("action_output").and_then(scalar);
-                self.answer(call_id, &id, agent, final_answer(function.get("arguments")).or_else(output));
+                self.answer(
+                    call_id,
+                    &id,
+                    agent,
+                    final_answer(function.get("arguments").map(Value::to_json).as_ref()).or_else(output),
+                );
                 continue;
             }
-            let arguments = arguments(function.get("arguments"));
-            let source = arguments.get("code").and_then(Value::as_str);
+            let arguments = arguments(function.get("arguments").map(Value::to_json));
+            let source = arguments.get("code").and_then(Json::as_str);
             // The last action's output is the answer where its source gives one.
             let output = step.get("action_output").and_then(scalar).filter(|_| last && failure.1.is_none());
             let output = output.filter(|_| source.is_some_and(|source| source.contains("final_answer(")));
@@ -174,7 +179,7 @@ impl Builder<'_> {
         }
         let judged = step.get("evaluate_thought").and_then(Value::as_str).filter(|text| !text.trim().is_empty());
         if let Some(judgement) = judged {
-            let critic = if step.get("score").is_some_and(Value::is_number) { step["score"].as_f64() } else { None };
+            let critic = self.values.number("score", step.get("score"));
             let row = self.push(format!("{id}.critique"), StepKind::Critique, Some(&id), Some("critic"));
             row.text = Some(judgement.to_owned());
             row.score = critic;
@@ -190,7 +195,7 @@ impl Builder<'_> {
     /// The calls of the sub-agent whose task texts occur in a manager's source.
     fn delegated(&mut self, call: &str, source: Option<&str>, sub_agents: &SubAgents<'_>) -> Result<(), Misfit> {
         let Some(source) = source else { return Ok(()) };
-        let mut made: Vec<&Value> = Vec::new();
+        let mut made: Vec<&Value<'_>> = Vec::new();
         for task in task_texts(source) {
             let Some(task) = task.filter(|task| !task.trim().is_empty()) else { return Ok(()) };
             let mut matching = sub_agents.iter().filter(|(key, _)| key.contains(&task));
@@ -201,19 +206,19 @@ impl Builder<'_> {
             let name = text(made, "name")?.to_owned();
             let row = self.push(format!("{call}.{number}"), StepKind::Call, Some(call), Some("search_agent"));
             row.tool = Some(name);
-            row.arguments = Some(arguments(made.get("args")).to_string());
+            row.arguments = Some(arguments(made.get("args").map(Value::to_json)).to_string());
             row.observation = made.get("observation").and_then(scalar);
         }
         Ok(())
     }
 }
 
-fn step_type(step: &Value) -> &str {
+fn step_type<'a>(step: &Value<'a>) -> &'a str {
     step.get("step_type").and_then(Value::as_str).unwrap_or_else(|| guess(step))
 }
 
 /// The kind of a step that does not say: smolagents' records tell by their keys.
-fn guess(step: &Value) -> &'static str {
+fn guess(step: &Value<'_>) -> &'static str {
     if step.get("step").is_some() || step.get("step_number").is_some() {
         "action"
     } else if step.get("plan").is_some() {
@@ -306,33 +311,36 @@ fn string_literal(source: &str) -> (Option<String>, &str) {
 
 /// A call's arguments as an object, whatever form they were logged in: an object, JSON text, JSON text twice, or the
 /// source code of a Python call, which becomes `{"code": …}`.
-fn arguments(value: Option<&Value>) -> Value {
+fn arguments(value: Option<Json>) -> Json {
     match value {
-        Some(Value::Object(map)) => Value::Object(map.clone()),
-        Some(Value::String(text)) => match serde_json::from_str::<Value>(text) {
-            Ok(Value::Object(map)) => Value::Object(map),
-            Ok(Value::String(inner)) if inner.len() < text.len() => arguments(Some(&Value::String(inner))),
+        Some(Json::Object(map)) => Json::Object(map),
+        Some(Json::String(text)) => match serde_json::from_str(&text) {
+            Ok(Json::Object(map)) => Json::Object(map),
+            Ok(Json::String(inner)) if inner.len() < text.len() => arguments(Some(Json::String(inner))),
             _ => json!({ "code": text }),
         },
-        None | Some(Value::Null) => Value::Object(Map::new()),
+        None | Some(Json::Null) => Json::Object(Map::new()),
         Some(other) => json!({ "value": other }),
     }
 }
 
 /// The answer in the arguments of `final_answer`: text, or an object with one value.
-fn final_answer(arguments: Option<&Value>) -> Option<String> {
+fn final_answer(arguments: Option<&Json>) -> Option<String> {
     match arguments? {
-        Value::Object(map) => map.get("answer").or_else(|| map.values().next()).and_then(scalar),
-        Value::String(text) => match serde_json::from_str::<Value>(text) {
-            Ok(Value::Object(map)) => final_answer(Some(&Value::Object(map))),
+        Json::Object(map) => map.get("answer").or_else(|| map.values().next()).and_then(|only| scalar(&only.into())),
+        Json::String(text) => match serde_json::from_str(text) {
+            Ok(Json::Object(map)) => final_answer(Some(&Json::Object(map))),
             _ => Some(text.clone()),
         },
-        other => scalar(other),
+        other => scalar(&other.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use schemas::Micros;
+    use serde_json::Value;
+
     use super::*;
 
     fn record() -> Value {
@@ -358,13 +366,14 @@ mod tests {
 
     #[test]
     fn the_sub_agents_calls_stand_below_the_managers() {
-        let Parsed { trace, steps } = parse(&record(), "t").unwrap();
+        let Parsed { trace, steps } = parse(&record(), "t", Some(chrono_tz::UTC)).unwrap();
         assert_eq!(trace.task_id.as_deref(), Some("7"));
         assert_eq!(trace.golden_answers, ["84"]);
         assert_eq!(trace.agent_answer.as_deref(), Some("84"));
         assert_eq!(trace.prediction.as_deref(), Some("84 metres"));
         assert_eq!(trace.started_at, Some(Micros(1_754_042_400_000_000)));
         assert_eq!(trace.ended_at, None);
+        assert_eq!(trace.unread.unwrap(), ["end_time: \"not yet\" is no time in a form that is read"]);
         let ids: Vec<&str> = steps.iter().map(|step| step.step_id.as_str()).collect();
         assert_eq!(ids, ["0", "1.facts", "1.plan", "2", "2.0", "2.0.0", "2.0.1", "2.critique", "3", "3.0"]);
         assert_eq!(steps[1].text.as_deref(), Some("- a lake"));
@@ -372,6 +381,7 @@ mod tests {
         assert_eq!(steps[5].parent_step_id.as_deref(), Some("2.0"));
         assert_eq!(steps[7].score, Some(8.0));
         assert_eq!(steps[3].ended_at, Some(Micros(9_500_000)));
+        assert_eq!((steps[0].calls, steps[3].calls, steps[8].calls), (None, Some(1), Some(1)));
         assert_eq!(steps[8].error_type.as_deref(), Some("AgentError"));
     }
 
@@ -384,13 +394,13 @@ mod tests {
                 "observations": "Execution logs:\nLast output from code snippet:\n84 m", "action_output": "84 m"})
         };
         run["intermediate_steps"][3] = last("# so\nfinal_answer(f\"{84} (m)\")");
-        let Parsed { trace, steps } = parse(&run, "t").unwrap();
+        let Parsed { trace, steps } = parse(&run, "t", None).unwrap();
         assert_eq!(trace.agent_answer.as_deref(), Some("84 m"));
         assert_eq!(steps.last().unwrap().kind, StepKind::Answer);
         assert_eq!(steps.iter().filter(|step| step.kind == StepKind::Call).count(), 3);
 
         run["intermediate_steps"][3] = last("depth = 80 + 4\nfinal_answer(f'{depth} m')");
-        let Parsed { trace, steps } = parse(&run, "t").unwrap();
+        let Parsed { trace, steps } = parse(&run, "t", None).unwrap();
         assert_eq!(trace.agent_answer.as_deref(), Some("84 m"));
         let kinds: Vec<StepKind> = steps[steps.len() - 2..].iter().map(|step| step.kind).collect();
         assert_eq!(kinds, [StepKind::Call, StepKind::Answer]);
@@ -398,7 +408,7 @@ mod tests {
         // Before the last action, and without such a call, an output is only an output.
         run["intermediate_steps"][2]["action_output"] = json!("84");
         run["intermediate_steps"][3] = last("print(84)");
-        assert_eq!(parse(&run, "t").unwrap().trace.agent_answer, None);
+        assert_eq!(parse(&run, "t", None).unwrap().trace.agent_answer, None);
     }
 
     #[test]
@@ -408,7 +418,7 @@ mod tests {
             run["search_agent_actions"]["Task: width of Lake Vall"] =
                 json!({"tool_calls": [{"name": "google_search", "args": {"query": "width"}, "observation": "9 m"}]});
             run["intermediate_steps"][2]["tool_calls"][0]["function"]["arguments"] = json!(source);
-            let steps = parse(&run, "t").unwrap().steps;
+            let steps = parse(&run, "t", None).unwrap().steps;
             steps.into_iter().filter(|step| step.agent.as_deref() == Some("search_agent")).map(|s| s.step_id).collect()
         };
         let both = "a = search_agent(task='depth of Lake Vall')\nb = search_agent(task=\"width of Lake Vall\")";
@@ -432,7 +442,7 @@ mod tests {
         crashed["agent_error"] = json!("boom");
         crashed["intermediate_steps"] = json!([]);
         crashed["prediction"] = Value::Null;
-        let Parsed { trace, steps } = parse(&crashed, "t").unwrap();
+        let Parsed { trace, steps } = parse(&crashed, "t", None).unwrap();
         assert_eq!(trace.status, TraceStatus::AgentError);
         assert_eq!(trace.prediction, None);
         assert!(steps.is_empty());
@@ -444,9 +454,9 @@ mod tests {
         let text = object.to_string();
         let twice = json!(text).to_string();
         for form in [object.clone(), json!(text), json!(twice)] {
-            assert_eq!(arguments(Some(&form)), object);
+            assert_eq!(arguments(Some(form)), object);
         }
-        assert_eq!(arguments(Some(&json!("print(1)"))), json!({"code": "print(1)"}));
+        assert_eq!(arguments(Some(json!("print(1)"))), json!({"code": "print(1)"}));
         assert_eq!(arguments(None), json!({}));
     }
 }

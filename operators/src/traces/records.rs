@@ -1,13 +1,21 @@
 //! Framing: a source of bytes into records with their place, one JSON value each.
 //!
-//! A source is either lines (JSONL: one value a line) or JSON lists: it begins with `[`, and what follows is an object,
-//! another list or `]`. After a list another may follow, as in dumps that were appended to each other; whatever else
-//! follows is read as lines. A byte-order mark at the start is passed over, line ends may be LF or CR LF.
+//! A source is lines (JSONL: one value a line), JSON lists, or objects over several lines.
+//!
+//! Of lists: it begins with `[`, and what follows is an object, another list or `]`. After a list another may follow, as
+//! in dumps that were appended to each other; whatever else follows is read as lines.
+//!
+//! Of objects over several lines, as programs write them for people: its first line is a `{` alone and a key follows. Such
+//! an object ends with a line that begins with `}`, or before one that begins with `{`; a line outside of one is a record.
+//!
+//! A byte-order mark at the start is passed over, line ends may be LF or CR LF.
 //!
 //! No byte that is not blank is passed over unseen: an empty item of a list is an empty record, and so is the end of a
 //! source in the middle of a list. Records longer than a limit are framed but not kept in full.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
+
+use super::gzip::{Members, Trailing};
 
 /// One record of a source.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,20 +32,60 @@ pub struct Record {
     pub at_end: bool,
 }
 
+impl Record {
+    /// Adds bytes, of which no more are kept than the limit allows.
+    fn extend(&mut self, bytes: &[u8], limit: usize) {
+        let room = limit.saturating_sub(self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.length += bytes.len() as u64;
+    }
+
+    /// Takes off the carriage return of a line end.
+    fn trim_end(&mut self) {
+        if !self.at_end && self.bytes.len() as u64 == self.length && self.bytes.last() == Some(&b'\r') {
+            self.bytes.pop();
+            self.length -= 1;
+        }
+    }
+}
+
 /// Reads records from a source.
 pub struct Records {
-    source: BufReader<Box<dyn Read + Send>>,
+    source: BufReader<Source>,
     offset: u64,
     line: u64,
     framing: Option<Framing>,
+    /// A line that was read and does not belong to the object before it.
+    next: Option<Record>,
     limit: usize,
     /// Lines that held nothing but white space.
     pub blank: u64,
+    /// Room for the bytes of a record.
+    spare: Vec<u8>,
+}
+
+/// More room than this is not kept for the next record.
+const ROOM: usize = 4 << 20;
+
+enum Source {
+    Plain(Box<dyn Read + Send>),
+    Gzip(Members),
+}
+
+impl Read for Source {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(source) => source.read(into),
+            Self::Gzip(members) => members.read(into),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Framing {
     Lines,
+    /// Objects over several lines.
+    Objects,
     /// Inside a list.
     List,
     /// After a list was closed.
@@ -50,14 +98,48 @@ impl Records {
     /// Records of `source`; with `gzip` it is decompressed first, however many members it has. Of a record longer than
     /// `limit` only that many bytes are kept.
     pub fn new(source: Box<dyn Read + Send>, gzip: bool, limit: usize) -> Self {
-        let source: Box<dyn Read + Send> =
-            if gzip { Box::new(flate2::read::MultiGzDecoder::new(source)) } else { source };
-        Self { source: BufReader::with_capacity(1 << 16, source), offset: 0, line: 1, framing: None, limit, blank: 0 }
+        let source = if gzip { Source::Gzip(Members::new(source, limit)) } else { Source::Plain(source) };
+        Self {
+            source: BufReader::with_capacity(1 << 16, source),
+            offset: 0,
+            line: 1,
+            framing: None,
+            next: None,
+            limit,
+            blank: 0,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Takes back the bytes of a record that is done with, as room for another.
+    pub fn give_back(&mut self, bytes: Vec<u8>) {
+        if bytes.capacity() <= ROOM {
+            self.spare = bytes;
+        }
+    }
+
+    fn room(&mut self) -> Vec<u8> {
+        let mut room = std::mem::take(&mut self.spare);
+        room.clear();
+        room
     }
 
     /// Bytes read so far, after decompression.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// The physical line that is read next.
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// Bytes behind the last member of a gzip source; known when there is no further record.
+    pub fn take_trailing(&mut self) -> Option<Trailing> {
+        match self.source.get_mut() {
+            Source::Plain(_) => None,
+            Source::Gzip(members) => members.take_trailing(),
+        }
     }
 
     /// The next record, or `None` at the end of the source.
@@ -81,6 +163,7 @@ impl Records {
                 None if self.framing == Some(Framing::Between) => self.next_record(),
                 None => Ok(None),
             },
+            Some(Framing::Objects) => self.next_object(),
             _ => self.next_line(),
         }
     }
@@ -93,7 +176,13 @@ impl Records {
         }
         // A list may be preceded by blank lines; so few that they stand in the first buffer.
         let mut solid = head.iter().enumerate().filter(|(_, byte)| !byte.is_ascii_whitespace());
-        let (Some((at, b'[')), next) = (solid.next(), solid.next()) else { return Ok(Framing::Lines) };
+        let (first, next) = (solid.next(), solid.next());
+        if let (Some((at, b'{')), Some((key, b'"'))) = (first, next)
+            && head[at..key].contains(&b'\n')
+        {
+            return Ok(Framing::Objects);
+        }
+        let Some((at, b'[')) = first else { return Ok(Framing::Lines) };
         if !matches!(next, None | Some((_, b'{' | b'[' | b']'))) {
             return Ok(Framing::Lines);
         }
@@ -122,47 +211,80 @@ impl Records {
 
     fn next_line(&mut self) -> std::io::Result<Option<Record>> {
         loop {
-            let mut record =
-                Record { line: self.line, offset: self.offset, bytes: Vec::new(), length: 0, at_end: false };
-            let mut ended = false;
-            let mut blank = true;
-            while !ended {
-                let buffer = fill(&mut self.source)?;
-                if buffer.is_empty() {
-                    break;
-                }
-                let end = memchr::memchr(b'\n', buffer);
-                let part = &buffer[..end.unwrap_or(buffer.len())];
-                blank &= part.iter().all(u8::is_ascii_whitespace);
-                record.length += part.len() as u64;
-                let room = self.limit.saturating_sub(record.bytes.len());
-                record.bytes.extend_from_slice(&part[..part.len().min(room)]);
-                ended = end.is_some();
-                let used = part.len() + usize::from(ended);
-                self.consume(used);
-            }
-            self.line += u64::from(ended);
-            if !ended && record.length == 0 {
-                return Ok(None);
-            }
+            let Some((mut record, blank)) = self.any_line()? else { return Ok(None) };
             if blank {
                 self.blank += 1;
+                self.spare = record.bytes;
                 continue;
             }
-            if ended && record.bytes.len() as u64 == record.length && record.bytes.last() == Some(&b'\r') {
-                record.bytes.pop();
-                record.length -= 1;
-            }
-            record.at_end = !ended;
+            record.trim_end();
             return Ok(Some(record));
         }
+    }
+
+    /// The next line, without its line feed, and whether it is blank.
+    fn any_line(&mut self) -> std::io::Result<Option<(Record, bool)>> {
+        let bytes = self.room();
+        let mut record = Record { line: self.line, offset: self.offset, bytes, length: 0, at_end: false };
+        let mut ended = false;
+        let mut blank = true;
+        while !ended {
+            let buffer = fill(&mut self.source)?;
+            if buffer.is_empty() {
+                break;
+            }
+            let end = memchr::memchr(b'\n', buffer);
+            let part = &buffer[..end.unwrap_or(buffer.len())];
+            blank &= part.iter().all(u8::is_ascii_whitespace);
+            record.extend(part, self.limit);
+            ended = end.is_some();
+            let used = part.len() + usize::from(ended);
+            self.consume(used);
+        }
+        self.line += u64::from(ended);
+        record.at_end = !ended;
+        Ok((ended || record.length > 0).then_some((record, blank)))
+    }
+
+    /// The next object over several lines.
+    fn next_object(&mut self) -> std::io::Result<Option<Record>> {
+        let mut object = match self.next.take() {
+            Some(line) => line,
+            None => loop {
+                match self.any_line()? {
+                    None => return Ok(None),
+                    Some((_, true)) => self.blank += 1,
+                    Some((line, false)) => break line,
+                }
+            },
+        };
+        let mut open = object.bytes.trim_ascii_end() == b"{";
+        while open && !object.at_end {
+            let Some((line, _)) = self.any_line()? else {
+                object.at_end = true;
+                break;
+            };
+            if line.bytes.first() == Some(&b'{') {
+                self.next = Some(line);
+                break;
+            }
+            open = line.bytes.first() != Some(&b'}');
+            object.extend(b"\n", self.limit);
+            object.extend(&line.bytes, self.limit);
+            object.length += line.length - line.bytes.len() as u64;
+            object.at_end = line.at_end;
+            self.spare = line.bytes;
+        }
+        object.trim_end();
+        Ok(Some(object))
     }
 
     /// The next value of a list: bytes up to a comma or the closing bracket outside strings and inner brackets. `None`
     /// at the bracket; at the end of the source an empty record comes first, for the bracket that is missing.
     fn next_item(&mut self) -> std::io::Result<Option<Record>> {
         let next = self.skip_blank()?;
-        let mut item = Record { line: self.line, offset: self.offset, bytes: Vec::new(), length: 0, at_end: false };
+        let bytes = self.room();
+        let mut item = Record { line: self.line, offset: self.offset, bytes, length: 0, at_end: false };
         match next {
             None => {
                 self.framing = Some(Framing::Lines);
@@ -231,7 +353,7 @@ impl Records {
     }
 }
 
-fn fill(source: &mut BufReader<Box<dyn Read + Send>>) -> std::io::Result<&[u8]> {
+pub(super) fn fill<R: Read>(source: &mut BufReader<R>) -> std::io::Result<&[u8]> {
     while let Err(error) = source.fill_buf() {
         if error.kind() != ErrorKind::Interrupted {
             return Err(error);
@@ -303,6 +425,20 @@ mod tests {
     }
 
     #[test]
+    fn objects_over_several_lines() {
+        let texts =
+            |text: &str| -> Vec<String> { records(text.as_bytes()).into_iter().map(|(_, _, item, _)| item).collect() };
+        let (one, two) = ("{\n  \"a\": {\n    \"b\": \"}\"\n  }\n}", "{\r\n \"a\": [\r\n\r\n {\r\n } ]\r\n}");
+        assert_eq!(texts(&format!("{one}\n\n{two}\r\n{{\"c\": 1}}\nx\n{one}")), [one, two, "{\"c\": 1}", "x", one]);
+        // One without end costs itself alone; at the end of the source it is told so.
+        let cut = "{\n  \"a\": \"";
+        assert_eq!(texts(&format!("{cut}\n{one}")), [cut, one]);
+        assert_eq!(records(format!("{one}\n{cut}").as_bytes())[1], (6, one.len() as u64 + 1, cut.to_owned(), true));
+        // A brace alone among lines of one value each costs itself alone.
+        assert_eq!(texts("{\n{\"a\": 1}\n{\"a\": 2}\n"), ["{", "{\"a\": 1}", "{\"a\": 2}"]);
+    }
+
+    #[test]
     fn of_a_record_over_the_limit_the_beginning_is_kept() {
         for text in ["{\"a\":\"12345678\"}\n{}\n", "[{\"a\":\"12345678\"},{}]"] {
             let mut reader = Records::new(Box::new(std::io::Cursor::new(text.as_bytes().to_vec())), false, 5);
@@ -319,22 +455,5 @@ mod tests {
         let found = records(format!("{long}\n{{}}\n").as_bytes());
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].2, long);
-    }
-
-    #[test]
-    fn all_members_of_a_gzip_file_are_read() {
-        use std::io::Write;
-        let mut bytes = Vec::new();
-        for part in ["{\"a\":1}\n{\"a\":2}\n", "{\"a\":3}\n"] {
-            let mut encoder = flate2::write::GzEncoder::new(&mut bytes, flate2::Compression::fast());
-            encoder.write_all(part.as_bytes()).unwrap();
-            encoder.finish().unwrap();
-        }
-        let mut reader = Records::new(Box::new(std::io::Cursor::new(bytes)), true, usize::MAX);
-        let mut count = 0;
-        while reader.next_record().unwrap().is_some() {
-            count += 1;
-        }
-        assert_eq!(count, 3);
     }
 }

@@ -4,13 +4,13 @@
 //! Only assistant messages are read for tags, and only where the layout puts them: the prompt prints the same tags as
 //! examples. `answer` is the accepted answer, not the model's.
 
-use schemas::{Domain, Step, StepKind, Trace, TraceStatus};
-use serde_json::Value;
-
+use super::borrowed::Value;
 use super::{Misfit, Parsed, answers, text};
+use schemas::{Domain, Step, StepKind, Trace, TraceStatus};
 
 /// Reads one row.
-pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
+pub fn parse<'a>(record: impl Into<Value<'a>>, trace_id: &str) -> Result<Parsed, Misfit> {
+    let record = &record.into();
     let messages = record.get("messages").ok_or_else(|| Misfit::missing("messages"))?;
     let messages = messages.as_array().ok_or_else(|| Misfit::wrong_type("messages", "a list", messages))?;
     let golden_answers = record.get("answer").map(answers).unwrap_or_default();
@@ -74,6 +74,7 @@ pub fn parse(record: &Value, trace_id: &str) -> Result<Parsed, Misfit> {
         ended_at: None,
         steps: steps.len() as i64,
         repaired: Vec::new(),
+        unread: None,
     };
     Ok(Parsed { trace, steps })
 }
@@ -86,7 +87,9 @@ fn asked(prompt: &str) -> String {
 
 fn push_call(steps: &mut Vec<Step>, trace_id: &str, turn: usize, call: &str) -> Result<usize, Misfit> {
     let bad = |reason: String| Misfit { code: "wrong_type", reason };
-    let call: Value = serde_json::from_str(call).map_err(|error| bad(format!("a tool_call is not JSON: {error}")))?;
+    let call: serde_json::Value =
+        serde_json::from_str(call).map_err(|error| bad(format!("a tool_call is not JSON: {error}")))?;
+    let call = Value::from(&call);
     let at = push(steps, trace_id, StepKind::Call, Some(turn));
     steps[at].tool = Some(text(&call, "name")?.to_owned());
     steps[at].arguments = call.get("arguments").map(Value::to_string);

@@ -294,7 +294,10 @@ impl Warm {
             hakoniwa::MountOptions::NOSUID | hakoniwa::MountOptions::NODEV,
             Some(format!("size={},nr_inodes={FILES},mode=700", limits.scratch)),
         );
-        container.symlink(SCRATCH, "/tmp");
+        // Unless the interpreter itself lives below it.
+        if !interpreter.folders.iter().any(|folder| folder.starts_with("/tmp/")) {
+            container.symlink(SCRATCH, "/tmp");
+        }
         let settings = Settings {
             wall: limits.wall.as_secs_f64(),
             cpu: limits.cpu.as_secs().max(1),

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use schemas::{Page, Question, Rollout};
 use serde::{Deserialize, Serialize};
 
-use crate::device::{device, use_threads};
+use crate::device::{check_threads, device, use_threads};
 use crate::model;
 use crate::rollout::{Engine, Job, Limits, Sampling};
 
@@ -84,6 +84,7 @@ impl Operator for Evaluate {
         if !(params.temperature >= 0.0 && params.temperature.is_finite()) {
             return Err(ParamsError::at("temperature", "out of range: a temperature is 0 or above"));
         }
+        check_threads(params.threads)?;
         Ok(Self { params })
     }
 

@@ -12,4 +12,5 @@ mod registry;
 pub mod rollout;
 pub mod sft;
 
+pub use device::prove_libtorch;
 pub use registry::OPERATORS;

@@ -15,7 +15,7 @@ use schemas::{TokenizedSample, TrainingStep};
 use tch::{Device, Kind, Tensor};
 
 use crate::batch::Sample;
-use crate::device::{device, use_threads};
+use crate::device::{check_threads, device, use_threads};
 use crate::model::{self, Config, Qwen2};
 
 pub use params::{Params, Shape};
@@ -46,13 +46,13 @@ impl Operator for Sft {
     fn new(params: Params) -> Result<Self, ParamsError> {
         if let Some(shape) = &params.model {
             if shape.hidden.get() % shape.heads.get() != 0 {
-                return Err(ParamsError::at("model", "`hidden` must be a multiple of `heads`"));
+                return Err(ParamsError::at("model.hidden", "`hidden` must be a multiple of `heads`"));
             }
             if (shape.hidden.get() / shape.heads.get()) % 2 != 0 {
-                return Err(ParamsError::at("model", "the width of a head, `hidden` / `heads`, must be even"));
+                return Err(ParamsError::at("model.hidden", "the width of a head, `hidden` / `heads`, must be even"));
             }
             if shape.heads.get() % shape.kv_heads.get() != 0 {
-                return Err(ParamsError::at("model", "`heads` must be a multiple of `kv_heads`"));
+                return Err(ParamsError::at("model.heads", "`heads` must be a multiple of `kv_heads`"));
             }
         }
         for (key, beta) in [("beta1", params.beta1), ("beta2", params.beta2)] {
@@ -60,6 +60,7 @@ impl Operator for Sft {
                 return Err(ParamsError::at(key, "must be below 1: with 1 the moment never moves"));
             }
         }
+        check_threads(params.threads)?;
         Ok(Self { params })
     }
 

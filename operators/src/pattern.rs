@@ -1,17 +1,25 @@
 //! Patterns of sources: which names they match, and with which keys.
 
+use std::str::FromStr;
+
 use chrono::{NaiveDate, NaiveDateTime};
 use regex::Regex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::error::{StoreError, StoreErrorKind};
+use crate::address::Address;
 
-/// A pattern that was understood.
-#[derive(Clone, Debug)]
+/// A pattern that was understood; a text in parameters.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
 pub struct Pattern {
+    text: String,
     fixed: String,
     /// The parts below the fixed one; `None` for `**`.
     parts: Vec<Option<Regex>>,
     whole: Regex,
+    /// The folder that has all keys in its name, where they are not in the last part.
+    folder: Option<Regex>,
     keys: Vec<Key>,
 }
 
@@ -50,18 +58,22 @@ impl Key {
 }
 
 impl Pattern {
-    /// Reads a pattern.
-    pub fn parse(pattern: &str) -> Result<Self, StoreError> {
+    fn parse(pattern: &str) -> Result<Self, String> {
         let bad = |why: String| {
-            StoreError::new(StoreErrorKind::Address, format!("`{pattern}` is no usable pattern: {why}"))
-                .hint("`*` is any text within a part, `**` any parts, `{name}` a key, `{name:%Y-%m-%d}` a time")
+            format!(
+                "`{pattern}` is no usable pattern: {why}; `*` is any text within a part, `**` any parts, `{{name}}` a key, \
+                 `{{name:%Y-%m-%d}}` a time"
+            )
         };
         let (fixed, wild) = split(pattern);
+        Address::parse(fixed).map_err(|error| error.to_string())?;
         let mut keys: Vec<Key> = Vec::new();
         let mut parts = Vec::new();
         let mut whole = String::from("^");
+        let mut folder = String::new();
         let all: Vec<&str> = wild.split('/').collect();
         for (index, part) in all.iter().enumerate() {
+            let known = keys.len();
             if *part == "**" {
                 parts.push(None);
                 whole.push_str(if index + 1 == all.len() { ".*" } else { "(?:.*/)?" });
@@ -72,14 +84,24 @@ impl Pattern {
             let alone = Regex::new(&format!("^{regex}$")).map_err(|error| bad(error.to_string()))?;
             parts.push(Some(alone));
             whole.push_str(&regex);
+            if keys.len() > known {
+                folder = if index + 1 < all.len() { format!("{whole}$") } else { String::new() };
+            }
             if index + 1 < all.len() {
                 whole.push('/');
             }
         }
         whole.push('$');
         let whole = Regex::new(&whole).map_err(|error| bad(error.to_string()))?;
+        let folder = (!folder.is_empty()).then(|| Regex::new(&folder)).transpose();
+        let folder = folder.map_err(|error| bad(error.to_string()))?;
         let parts = if wild.is_empty() { Vec::new() } else { parts };
-        Ok(Self { fixed: fixed.to_owned(), parts, whole, keys })
+        Ok(Self { text: pattern.to_owned(), fixed: fixed.to_owned(), parts, whole, folder, keys })
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// The part of the address before anything that varies.
@@ -93,7 +115,7 @@ impl Pattern {
     }
 
     /// Whether only the last part varies.
-    pub(crate) fn is_flat(&self) -> bool {
+    pub fn is_flat(&self) -> bool {
         matches!(&self.parts[..], [Some(_)])
     }
 
@@ -103,11 +125,20 @@ impl Pattern {
     }
 
     /// The keys of a name below the fixed part; `None` where it does not match.
-    pub(crate) fn matches(&self, name: &str) -> Option<Vec<(String, String)>> {
+    pub fn matches(&self, name: &str) -> Option<Vec<(String, String)>> {
         if self.is_fixed() {
             return Some(Vec::new());
         }
-        let found = self.whole.captures(name)?;
+        self.values(&self.whole.captures(name)?)
+    }
+
+    /// The keys in the marker of a folder; `None` where the folder's name has not all of them.
+    pub fn folder_keys(&self, marker: &str) -> Option<Vec<(String, String)>> {
+        let name = marker.trim_end_matches('/').trim_end_matches("_$folder$");
+        self.values(&self.folder.as_ref()?.captures(name)?)
+    }
+
+    fn values(&self, found: &regex::Captures<'_>) -> Option<Vec<(String, String)>> {
         let mut values: Vec<(String, String)> = Vec::new();
         for (index, key) in self.keys.iter().enumerate() {
             let value = found.get(index + 1)?.as_str();
@@ -122,7 +153,7 @@ impl Pattern {
     }
 
     /// Whether something below this folder may match.
-    pub(crate) fn may_hold(&self, folder: &str) -> bool {
+    pub fn may_hold(&self, folder: &str) -> bool {
         let mut parts = self.parts.iter();
         for name in folder.split('/') {
             match parts.next() {
@@ -134,6 +165,36 @@ impl Pattern {
         parts.next().is_some()
     }
 }
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        pattern.text
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Pattern {}
 
 /// The part of a pattern before its first part that varies, and the rest.
 fn split(pattern: &str) -> (&str, &str) {
@@ -229,6 +290,22 @@ mod tests {
     }
 
     #[test]
+    fn markers_of_folders_that_have_all_keys() {
+        let hit = |pattern: &str, name: &str| {
+            let keys = Pattern::parse(pattern).unwrap().folder_keys(name)?;
+            Some(keys.into_iter().map(|(_, value)| value).collect::<Vec<_>>().join("."))
+        };
+        assert_eq!(hit("a/{date}/*.gz", "2026-01-02/").as_deref(), Some("2026-01-02"));
+        assert_eq!(hit("a/{date}/*.gz", "2026-01-02_$folder$").as_deref(), Some("2026-01-02"));
+        assert_eq!(hit("a/{y}/m={m}/x/*", "2026/m=02/").as_deref(), Some("2026.02"));
+        assert_eq!(hit("a/{y}/m={m}/x/*", "2026/"), None);
+        assert_eq!(hit("a/{y}/m={m}/x/*", "2026/m=02/x/"), None);
+        assert_eq!(hit("a/dt={date:%Y-%m-%d}/*", "dt=2026-02-30/"), None);
+        assert_eq!(hit("a/{date}.jsonl", "2026-01-02/"), None);
+        assert_eq!(hit("a/*", "x/"), None);
+    }
+
+    #[test]
     fn what_does_not_vary_is_kept_apart() {
         let fixed = |pattern: &str| Pattern::parse(pattern).unwrap().fixed().to_owned();
         assert_eq!(fixed("s3://raw/oagents/{date}/*.jsonl"), "s3://raw/oagents");
@@ -248,9 +325,12 @@ mod tests {
             ("a/{d:%q}", "%q"),
             ("a/{d:%H}", "no year"),
             ("a/}*", "not opened"),
+            ("", "it is empty"),
+            ("s3://{bucket}/x", "two slashes follow `s3:`"),
+            ("https://host/*.jsonl", "unknown scheme"),
         ] {
             let error = Pattern::parse(pattern).unwrap_err();
-            assert!(error.what.contains(word), "{}", error.what);
+            assert!(error.contains(word), "{error}");
         }
     }
 
