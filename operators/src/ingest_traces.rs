@@ -9,7 +9,8 @@ use std::io::ErrorKind;
 use chrono_tz::Tz;
 use schemars::JsonSchema;
 use schemas::{Columns, Domain, Quarantined, Rejected, RowError, Step, Trace};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::context::UnitContext;
@@ -54,13 +55,20 @@ pub struct Params {
     #[serde(default)]
     pub repair: Vec<Repair>,
     /// The zone, such as Asia/Shanghai, of times that are written without one; left out, such times are not read.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "zone")]
     #[schemars(with = "Option<String>")]
     pub naive_timezone: Option<Tz>,
     /// Conditions on fields of the record, such as `"n_calls >= 5"` or `"correct"`. Records for which not all hold are
     /// rejected; records that lack such a field go to quarantine.
     #[serde(default, rename = "where")]
     pub conditions: Vec<Condition>,
+}
+
+fn zone<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Tz>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let zone =
+        name.parse().map_err(|_| D::Error::custom(format!("`{name}` is no time zone: name one as Asia/Shanghai")))?;
+    Ok(Some(zone))
 }
 
 fn qa() -> Domain {

@@ -270,7 +270,13 @@ fn killed_at_random_moments() {
         seen_whole_or_not_at_all(&place, &expected, &format!("kill {kill}"));
     }
     assert!(done * 2 >= kills, "{done} of {kills} kills hit a running command");
-    place.coa(&["run", "p.toml", "-q"]).ok();
+    let last = place.coa(&["run", "p.toml", "-q"]);
+    // Kills may have hit one unit five times in a row, which is then given up once, as its message says.
+    if last.err.contains("5 attempts in a row ended without a word") {
+        place.coa(&["resume", "--store", "store", "-q"]).ok();
+    } else {
+        last.ok();
+    }
     assert_eq!(tables(&place, "store"), expected);
     assert_eq!(files(&place, "sft"), files(&undisturbed, "sft"));
 }
