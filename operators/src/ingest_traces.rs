@@ -65,10 +65,10 @@ pub struct Params {
 }
 
 fn zone<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Tz>, D::Error> {
-    let name = String::deserialize(deserializer)?;
+    let Some(name) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     let zone =
-        name.parse().map_err(|_| D::Error::custom(format!("`{name}` is no time zone: name one as Asia/Shanghai")))?;
-    Ok(Some(zone))
+        name.parse().map_err(|_| D::Error::custom(format!("`{name}` is no time zone: name one as Asia/Shanghai")));
+    zone.map(Some)
 }
 
 fn qa() -> Domain {

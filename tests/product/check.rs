@@ -77,7 +77,7 @@ params = { format = "oagents", source = "s3:/b/*.jsonl" }
             "p.toml:9:10",
             "`a b` does not begin with one field",
             "p.toml:9:25",
-            "'Mars'",
+            "`Mars` is no time zone: name one as Asia/Shanghai",
             "p.toml:10:18",
             "two slashes follow `s3:`",
             "p.toml:13:41",
