@@ -31,11 +31,13 @@ impl Sample {
     }
 }
 
-/// Samples as tensors, filled up at their ends to one length.
+/// Samples as tensors, one after the other.
 pub struct Batch {
-    /// Ids, of shape (samples, longest).
+    /// Ids, of shape (tokens).
     pub ids: Tensor,
-    /// Flat positions in `ids` that predict a trained token.
+    /// Tokens of each sample.
+    pub lengths: Vec<i64>,
+    /// Positions in `ids` that predict a trained token.
     pub predicting: Tensor,
     /// The token each of them predicts.
     pub targets: Tensor,
@@ -44,15 +46,13 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Masks come from lengths, never from comparing ids with `pad`: a sample may hold it.
-    pub fn new(samples: &[&Sample], pad: i64, device: Device) -> Self {
-        let longest = samples.iter().map(|sample| sample.ids.len()).max().unwrap_or(0);
-        let mut ids = Vec::with_capacity(samples.len() * longest);
+    /// The first token of a sample is no target, so nothing is predicted across samples.
+    pub fn new(samples: &[&Sample], device: Device) -> Self {
+        let mut ids: Vec<i64> = Vec::new();
         let (mut predicting, mut targets, mut weights) = (Vec::new(), Vec::new(), Vec::new());
         for sample in samples {
             let start = ids.len();
             ids.extend(&sample.ids);
-            ids.resize(start + longest, pad);
             for at in 1..sample.ids.len() {
                 if sample.mask[at] {
                     predicting.push((start + at - 1) as i64);
@@ -61,13 +61,18 @@ impl Batch {
                 }
             }
         }
-        let ids = Tensor::from_slice(&ids).view([samples.len() as i64, longest as i64]);
         Self {
-            ids: ids.to_device(device),
+            ids: Tensor::from_slice(&ids).to_device(device),
+            lengths: samples.iter().map(|sample| sample.ids.len() as i64).collect(),
             predicting: Tensor::from_slice(&predicting).to_kind(Kind::Int64).to_device(device),
             targets: Tensor::from_slice(&targets).to_kind(Kind::Int64).to_device(device),
             weights: Tensor::from_slice(&weights).to_kind(Kind::Float).to_device(device),
         }
+    }
+
+    /// Whether nothing in it is trained.
+    pub fn is_idle(&self) -> bool {
+        self.predicting.numel() == 0
     }
 }
 
@@ -158,20 +163,23 @@ mod tests {
     }
 
     #[test]
-    fn padding_that_equals_a_real_token_is_no_target() {
+    fn samples_stand_one_after_the_other_and_predict_nothing_across() {
+        let sample = |ids: &[i64], mask: &[bool], weight| Sample {
+            id: String::new(),
+            ids: ids.to_vec(),
+            mask: mask.to_vec(),
+            weight,
+        };
+        // A first token with a mask is not trained all the same.
         let samples = [
-            Sample { id: "a".into(), ids: vec![5, 6, 0], mask: vec![false, true, true], weight: 1.0 },
-            Sample {
-                id: "b".into(),
-                ids: vec![5, 0, 7, 8, 0],
-                mask: vec![false, false, true, true, true],
-                weight: 0.5,
-            },
+            sample(&[5, 6, 0], &[true, true, true], 1.0),
+            sample(&[5, 0, 7, 8, 0], &[true, false, true, true, true], 0.5),
         ];
-        let batch = Batch::new(&samples.iter().collect::<Vec<_>>(), 0, Device::Cpu);
-        assert_eq!(batch.ids.size(), [2, 5]);
+        let batch = Batch::new(&samples.iter().collect::<Vec<_>>(), Device::Cpu);
+        assert_eq!(Vec::<i64>::try_from(&batch.ids).unwrap(), [5, 6, 0, 5, 0, 7, 8, 0]);
+        assert_eq!(batch.lengths, [3, 5]);
         assert_eq!(Vec::<i64>::try_from(&batch.targets).unwrap(), [6, 0, 7, 8, 0]);
-        assert_eq!(Vec::<i64>::try_from(&batch.predicting).unwrap(), [0, 1, 6, 7, 8]);
+        assert_eq!(Vec::<i64>::try_from(&batch.predicting).unwrap(), [0, 1, 4, 5, 6]);
         assert_eq!(Vec::<f32>::try_from(&batch.weights).unwrap(), [1.0, 1.0, 0.5, 0.5, 0.5]);
     }
 }

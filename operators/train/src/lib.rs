@@ -1,5 +1,6 @@
 //! Training operators: the only crate that links libtorch.
 
+pub mod backward;
 pub mod batch;
 mod device;
 pub mod evaluate;
@@ -8,6 +9,7 @@ mod fixture;
 pub mod loss;
 pub mod model;
 pub mod optimizer;
+pub mod packing;
 mod registry;
 pub mod rollout;
 pub mod sft;

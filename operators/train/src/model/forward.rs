@@ -1,5 +1,7 @@
 //! The forward pass: whole sequences for training, and single steps on a cache for generation.
 
+use std::ops::Range;
+
 use tch::{Device, Kind, Tensor};
 
 use super::cache::Cache;
@@ -31,6 +33,12 @@ enum Part {
 }
 
 const PARTS: usize = 12;
+
+/// Sequences that stand one after the other: where one ends, and the rotation of each position within its own.
+pub struct Sequences {
+    lengths: Vec<i64>,
+    rotation: (Tensor, Tensor),
+}
 
 impl Qwen2 {
     /// A model with these weights, which must have the names and shapes, in the order, of [`Config::weights`].
@@ -89,6 +97,56 @@ impl Qwen2 {
             });
         }
         self.norm(&x, self.final_norm())
+    }
+
+    /// Final hidden states of sequences that stand one after the other: ids of shape (tokens) to (tokens, hidden).
+    pub fn packed(&self, ids: &Tensor, lengths: &[i64]) -> Tensor {
+        let sequences = self.sequences(lengths);
+        let mut x = self.embed(ids);
+        for layer in 0..self.config.layers {
+            x = self.packed_layer(layer, &x, &sequences);
+        }
+        self.top(&x)
+    }
+
+    /// Sequences of these lengths, each from position 0.
+    pub fn sequences(&self, lengths: &[i64]) -> Sequences {
+        let options = (Kind::Float, self.device());
+        let positions: Vec<Tensor> = lengths.iter().map(|length| Tensor::arange(*length, options)).collect();
+        let rotation = self.rotation(&Tensor::cat(&positions, 0).unsqueeze(0));
+        Sequences { lengths: lengths.to_vec(), rotation }
+    }
+
+    /// Ids of shape (tokens) to what the first layer reads, of shape (1, tokens, hidden).
+    pub fn embed(&self, ids: &Tensor) -> Tensor {
+        Tensor::embedding(self.embedding(), &ids.unsqueeze(0), -1, false, false)
+    }
+
+    /// One layer over sequences of which none sees another; (1, tokens, hidden) to the same shape.
+    pub fn packed_layer(&self, layer: i64, x: &Tensor, sequences: &Sequences) -> Tensor {
+        self.layer(layer, x, &sequences.rotation, |q, k, v| {
+            // Split and not narrowed: the backward pass of all pieces is one concatenation.
+            let [q, k, v] = [q, k, v].map(|all| all.split_with_sizes(&sequences.lengths[..], 2));
+            let attended: Vec<Tensor> = q
+                .iter()
+                .zip(k.iter().zip(&v))
+                .map(|(q, (k, v))| {
+                    Tensor::scaled_dot_product_attention(q, k, v, None::<&Tensor>, 0.0, true, None, true)
+                })
+                .collect();
+            Tensor::cat(&attended, 2)
+        })
+    }
+
+    /// The final norm: what the last layer gave, of shape (1, tokens, hidden), to (tokens, hidden).
+    pub fn top(&self, x: &Tensor) -> Tensor {
+        self.norm(x, self.final_norm()).squeeze_dim(0)
+    }
+
+    /// Where the weights of a layer stand in [`Self::weights`]. The final norm stands behind those of the last layer.
+    pub fn layer_weights(&self, layer: i64) -> Range<usize> {
+        let first = 1 + layer as usize * PARTS;
+        first..first + PARTS
     }
 
     /// Logits of hidden states, over the whole vocabulary.
@@ -265,5 +323,30 @@ mod tests {
         let filled: Vec<i64> = ids.iter().copied().chain([0; 6]).collect();
         let beside = model.hidden(&Tensor::from_slice(&filled).unsqueeze(0)).narrow(1, 0, 10);
         assert!((alone - beside).abs().max().double_value(&[]) < 1e-6);
+    }
+
+    /// A pack gives what its samples give apart, in any order; and one does not see another.
+    #[test]
+    fn packed_sequences_are_as_if_apart() {
+        let _no_grad = tch::no_grad_guard();
+        let model = model();
+        let rows: [Vec<i64>; 3] = [(0..20).collect(), (5..17).collect(), vec![7; 9]];
+        let pack = |order: &[usize]| {
+            let ids: Vec<i64> = order.iter().flat_map(|row| rows[*row].clone()).collect();
+            let lengths: Vec<i64> = order.iter().map(|row| rows[*row].len() as i64).collect();
+            model.logits(&model.packed(&Tensor::from_slice(&ids), &lengths)).split_with_sizes(&lengths[..], 0)
+        };
+        let largest = |a: &Tensor, b: &Tensor| (a - b).abs().max().double_value(&[]);
+        let (one, other) = (pack(&[0, 1, 2]), pack(&[2, 0, 1]));
+        for (row, ids) in rows.iter().enumerate() {
+            let apart = model.logits(&model.hidden(&Tensor::from_slice(ids).unsqueeze(0))).squeeze_dim(0);
+            assert!(largest(&one[row], &apart) <= 1e-6);
+            assert!(largest(&one[row], &other[(row + 1) % 3]) <= 1e-6);
+        }
+        let ids: Vec<i64> = rows.concat();
+        let changed: Vec<i64> = [&[49], &ids[1..]].concat();
+        let [before, after] = [ids, changed].map(|ids| model.packed(&Tensor::from_slice(&ids), &[20, 12, 9]));
+        assert!(before.narrow(0, 0, 20) != after.narrow(0, 0, 20));
+        assert!(before.narrow(0, 20, 21) == after.narrow(0, 20, 21), "bit for bit");
     }
 }

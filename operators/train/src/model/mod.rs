@@ -13,5 +13,5 @@ mod init;
 pub use cache::Cache;
 pub use config::{Config, ConfigError};
 pub use files::{CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, generation_config, load, read_tensors, write_tensors};
-pub use forward::Qwen2;
+pub use forward::{Qwen2, Sequences};
 pub use init::Start;

@@ -1,5 +1,6 @@
 //! Supervised fine-tuning: next-token training on tokenised trajectories, observations masked.
 
+mod best;
 mod params;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,7 @@ use crate::batch::Sample;
 use crate::device::{check_threads, device, use_threads};
 use crate::model::{self, Config, Qwen2};
 
-pub use params::{Params, Shape};
+pub use params::{Keep, Params, Shape};
 use training::Training;
 
 /// The operator.
@@ -34,7 +35,7 @@ const STEPS: Out<TrainingStep> = Out::new("steps", "what was measured at each st
 
 impl Operator for Sft {
     const NAME: &'static str = "sft";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
     const ABOUT: &'static str = "Trains a Qwen2 model on tokenised trajectories; observations are not trained. Goes on \
                                  from its last checkpoint exactly.";
     const INPUTS: &'static [Port] = &[TOKENS.port(), TOKENIZER.port(), BASE.port()];
@@ -53,6 +54,12 @@ impl Operator for Sft {
             }
             if shape.heads.get() % shape.kv_heads.get() != 0 {
                 return Err(ParamsError::at("model.heads", "`heads` must be a multiple of `kv_heads`"));
+            }
+        }
+        if params.heldout.get() == 0.0 {
+            let measured = [("keep", params.keep == Keep::Best), ("patience", params.patience.is_some())];
+            if let Some((key, _)) = measured.into_iter().find(|(_, asked)| *asked) {
+                return Err(ParamsError::at(key, "needs a held-out loss: give `heldout` a share above 0"));
             }
         }
         for (key, beta) in [("beta1", params.beta1), ("beta2", params.beta2)] {
@@ -82,7 +89,7 @@ impl Operator for Sft {
         let steps = u64::from(self.params.steps.get());
         cx.progress.begin(Some(steps), "steps");
         cx.progress.at(training.done(), "");
-        while training.done() < steps {
+        while training.done() < steps && !training.is_out_of_patience() {
             if cx.stopping() {
                 training.checkpoint(cx)?;
                 return Err(OperatorError::interrupted());
@@ -97,7 +104,10 @@ impl Operator for Sft {
         }
         training.check_finite()?;
         cx.append(&STEPS, &training.log)?;
-        export(cx, &model, &config, &codec)
+        let (step, weights) = training.kept();
+        cx.io.count("model_of_step", step);
+        cx.io.count("skipped_steps", training.log.iter().filter(|step| step.skipped).count() as u64);
+        export(cx, &weights, &config, &codec)
     }
 }
 
@@ -189,13 +199,18 @@ impl Data {
 }
 
 /// The model in Hugging Face layout.
-fn export(cx: &UnitContext<'_>, model: &Qwen2, config: &Config, codec: &Codec) -> Result<(), OperatorError> {
+fn export(
+    cx: &UnitContext<'_>,
+    weights: &[(String, Tensor)],
+    config: &Config,
+    codec: &Codec,
+) -> Result<(), OperatorError> {
     let _no_grad = tch::no_grad_guard();
-    let weights = cx.scratch.join(model::WEIGHTS_FILE);
-    let detached: Vec<(String, Tensor)> =
-        model.weights().iter().map(|(name, tensor)| (name.clone(), tensor.detach().to_kind(Kind::Float))).collect();
-    model::write_tensors(&weights, &detached)?;
-    cx.put_file(&MODEL, model::WEIGHTS_FILE, &weights)?;
+    let file = cx.scratch.join(model::WEIGHTS_FILE);
+    let weights: Vec<(String, Tensor)> =
+        weights.iter().map(|(name, tensor)| (name.clone(), tensor.to_kind(Kind::Float))).collect();
+    model::write_tensors(&file, &weights)?;
+    cx.put_file(&MODEL, model::WEIGHTS_FILE, &file)?;
     cx.put_bytes(&MODEL, model::CONFIG_FILE, config.to_json(codec.turn_end(), codec.pad()).as_bytes())?;
     let generation = model::generation_config(codec.turn_end(), codec.pad());
     cx.put_bytes(&MODEL, model::GENERATION_FILE, generation.as_bytes())?;

@@ -31,6 +31,16 @@ pub struct Shape {
     pub start: Start,
 }
 
+/// Which weights become the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// Those of the last step.
+    Last,
+    /// Those with the least held-out loss.
+    Best,
+}
+
 /// Parameters of `sft`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -43,6 +53,14 @@ pub struct Params {
     /// Samples in a step.
     #[serde(default = "sixteen")]
     pub batch: NonZeroU32,
+    /// Tokens that go through the model at once, at most: the samples of a step are packed, best fit first, and the
+    /// gradients of the packs add up. A longer sample goes alone. Memory depends on it, and the last bits of the result.
+    #[serde(default = "many")]
+    pub pack: NonZeroU32,
+    /// Keeps the input of each layer only and runs the layer once more on the way back: less memory, about a third more
+    /// work, the same bits.
+    #[serde(default)]
+    pub activation_checkpointing: bool,
     /// Learning rate of AdamW.
     #[serde(default = "rate")]
     pub learning_rate: Positive,
@@ -76,6 +94,13 @@ pub struct Params {
     /// The held-out loss is measured every so many steps, and at the end.
     #[serde(default = "hundred")]
     pub measure_every: NonZeroU32,
+    /// Which weights are the model: the last ones, or those with the least held-out loss that was measured.
+    #[serde(default = "last")]
+    pub keep: Keep,
+    /// Training ends early when the held-out loss has not fallen for so many measurements in a row; never where not
+    /// given.
+    #[serde(default)]
+    pub patience: Option<NonZeroU32>,
     /// A checkpoint is saved every so many steps.
     #[serde(default = "hundred")]
     pub checkpoint_every: NonZeroU32,
@@ -92,6 +117,12 @@ fn normal() -> Start {
 }
 fn sixteen() -> NonZeroU32 {
     NonZeroU32::new(16).expect("not 0")
+}
+fn many() -> NonZeroU32 {
+    NonZeroU32::new(8192).expect("not 0")
+}
+fn last() -> Keep {
+    Keep::Last
 }
 fn hundred() -> NonZeroU32 {
     NonZeroU32::new(100).expect("not 0")

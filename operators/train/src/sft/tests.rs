@@ -41,8 +41,9 @@ impl ProgressSink for Dies {
 #[test]
 fn training_goes_on_exactly() {
     let fixture = fixture();
-    for optimizer in ["adamw", "muon"] {
-        let sft: Sft = operator(params(&json!({"optimizer": optimizer})));
+    let several_packs = json!({"pack": 100, "activation_checkpointing": true, "keep": "best", "measure_every": 1});
+    for more in [json!({"optimizer": "adamw"}), json!({"optimizer": "muon"}), several_packs] {
+        let sft: Sft = operator(params(&more));
         let straight = fixture.io();
         straight.run(&sft, 1).unwrap();
         let (weights, log) = result(&straight);
@@ -53,7 +54,7 @@ fn training_goes_on_exactly() {
         let died = catch_unwind(AssertUnwindSafe(|| broken.run_watched(&sft, 1, &Dies(15), &never)));
         assert!(died.is_err());
         broken.run(&sft, 1).unwrap();
-        assert_eq!(result(&broken), (weights.clone(), log), "{optimizer}");
+        assert_eq!(result(&broken), (weights.clone(), log), "{more}");
 
         // From another seed, or from nothing after the death, it would be another model.
         let other = fixture.io();
@@ -137,6 +138,48 @@ fn the_loss_falls() {
     assert!(io.counted("heldout_samples") > 0);
     assert_eq!(log[0].learning_rate, 0.0, "warm-up begins at 0");
     assert!(log.iter().all(|step| !step.skipped && step.trained_tokens < step.tokens));
+}
+
+/// How a step is cut into packs changes no more than the last bits.
+#[test]
+fn packs_are_a_matter_of_memory() {
+    let fixture = fixture();
+    let losses = |pack: u32| -> Vec<f64> {
+        let io = fixture.io();
+        io.run(&operator::<Sft>(params(&json!({"pack": pack, "steps": 5}))), 1).unwrap();
+        result(&io).1.iter().map(|step| step.loss).collect()
+    };
+    let [one, alone] = [8192, 1].map(losses);
+    assert!(one.iter().zip(&alone).all(|(a, b)| (a - b).abs() < 1e-4), "{one:?} {alone:?}");
+}
+
+/// The best model is the one that a training of as many steps gives, and impatience ends a training that gets worse.
+#[test]
+fn the_best_weights_are_kept_and_patience_ends() {
+    let fixture = fixture();
+    let run = |more: Value| {
+        let mut all =
+            json!({"schedule": "constant", "warm_up": 0, "learning_rate": 0.2, "measure_every": 2, "steps": 40});
+        more.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+        let io = fixture.io();
+        io.run(&operator::<Sft>(params(&all)), 1).unwrap();
+        io
+    };
+    let best = run(json!({"keep": "best"}));
+    let (weights, log) = result(&best);
+    let measured: Vec<(i64, f64)> = log.iter().filter_map(|s| s.heldout_loss.map(|loss| (s.step, loss))).collect();
+    let least = measured.iter().copied().reduce(|a, b| if b.1 < a.1 { b } else { a }).unwrap();
+    assert!(least.0 < 40, "the test wants a training that gets worse: {measured:?}");
+    assert_eq!(best.counted("model_of_step"), least.0 as u64);
+    assert!(result(&run(json!({"steps": least.0}))).0 == weights);
+
+    let (_, log) = result(&run(json!({"patience": 3})));
+    let measured: Vec<f64> = log.iter().filter_map(|step| step.heldout_loss).collect();
+    let (before, after) = measured.split_at(measured.len() - 3);
+    assert!(log.len() < 40 && after.iter().all(|loss| before.iter().any(|earlier| earlier <= loss)), "{measured:?}");
+
+    let blind: Params = serde_json::from_value(params(&json!({"keep": "best", "heldout": 0.0}))).unwrap();
+    assert_eq!(Sft::new(blind).err().unwrap().key, Some("keep"));
 }
 
 #[test]

@@ -11,16 +11,20 @@ use operators::{OperatorError, UnitContext};
 use schemas::{TrainingStep, decode, encode};
 use tch::{Device, Tensor};
 
-use super::{Data, Params};
+use super::best::Best;
+use super::{Data, Keep, Params};
+use crate::backward::Gradients;
 use crate::batch::{Batch, Order, Sample};
-use crate::loss::cross_entropy;
+use crate::loss::{cross_entropy, cross_entropy_gradient};
 use crate::model::{self, Qwen2};
 use crate::optimizer::{self, Optimizer, Settings};
+use crate::packing::best_fit;
 
 /// Files of a checkpoint.
 const WEIGHTS: &str = "weights.safetensors";
 const MOMENTS: &str = "moments.safetensors";
 const PROGRESS: &str = "progress.arrow";
+const BEST: &str = "best.safetensors";
 
 /// A training on its way.
 pub(super) struct Training<'a> {
@@ -29,6 +33,7 @@ pub(super) struct Training<'a> {
     weights: Vec<(String, Tensor)>,
     optimizer: Optimizer,
     order: Order,
+    best: Option<Best>,
     pub(super) log: Vec<TrainingStep>,
 }
 
@@ -46,7 +51,8 @@ impl<'a> Training<'a> {
         let optimizer = Optimizer::new(&weights, settings);
         let lengths = data.train.iter().map(|sample| sample.ids.len()).collect();
         let order = Order::new(seed, lengths, params.batch.get() as usize);
-        Self { params, model, weights, optimizer, order, log: Vec::new() }
+        let best = (params.keep == Keep::Best).then(Best::default);
+        Self { params, model, weights, optimizer, order, best, log: Vec::new() }
     }
 
     /// Steps done.
@@ -64,11 +70,13 @@ impl<'a> Training<'a> {
         let (mut loss, mut length, mut skipped) = (0.0, 0.0, true);
         let factor = self.params.schedule.factor(step, u64::from(self.params.warm_up), steps);
         if weight > 0.0 {
-            let batch = Batch::new(&samples, 0, device);
-            let value = cross_entropy(self.model, &batch, weight);
-            loss = value.double_value(&[]);
-            let inputs: Vec<&Tensor> = self.weights.iter().map(|(_, tensor)| tensor).collect();
-            let mut gradients = Tensor::run_backward(&[&value], &inputs, false, false);
+            let mut gradients = Gradients::new(self.model);
+            for batch in self.packs(&samples, device) {
+                loss += gradients.add(self.model, &batch, self.params.activation_checkpointing, |rows| {
+                    cross_entropy_gradient(self.model, rows, &batch, weight)
+                });
+            }
+            let mut gradients = gradients.into_sums();
             length = optimizer::norm(&gradients);
             skipped = !(loss.is_finite() && length.is_finite());
             if !skipped {
@@ -79,6 +87,9 @@ impl<'a> Training<'a> {
         let every = u64::from(self.params.measure_every.get());
         let measured = (step + 1).is_multiple_of(every) || step + 1 == steps;
         let heldout_loss = if measured { self.heldout(data, device) } else { None };
+        if let (Some(best), Some(loss)) = (&mut self.best, heldout_loss) {
+            best.offer(step + 1, loss, &self.weights);
+        }
         self.log.push(TrainingStep {
             step: step as i64 + 1,
             epoch: epoch as i64,
@@ -95,17 +106,38 @@ impl<'a> Training<'a> {
         self.log.last().expect("just pushed")
     }
 
+    /// The samples in packs, each made when its turn comes.
+    fn packs<'s>(&self, samples: &'s [&'s Sample], device: Device) -> impl Iterator<Item = Batch> + use<'s> {
+        let lengths: Vec<usize> = samples.iter().map(|sample| sample.ids.len()).collect();
+        best_fit(&lengths, self.params.pack.get() as usize).into_iter().map(move |pack| {
+            let pack: Vec<&Sample> = pack.into_iter().map(|number| samples[number]).collect();
+            Batch::new(&pack, device)
+        })
+    }
+
     /// Mean cross-entropy over the trained tokens of the held-out samples.
     fn heldout(&self, data: &Data, device: Device) -> Option<f64> {
-        let _no_grad = tch::no_grad_guard();
         let weight: f64 = data.heldout.iter().map(Sample::trained_weight).sum();
         if weight == 0.0 {
             return None;
         }
-        let mut samples: Vec<&Sample> = data.heldout.iter().collect();
-        samples.sort_by_key(|sample| sample.ids.len());
-        let parts = samples.chunks(self.params.batch.get() as usize);
-        Some(parts.map(|part| cross_entropy(self.model, &Batch::new(part, 0, device), weight).double_value(&[])).sum())
+        let samples: Vec<&Sample> = data.heldout.iter().collect();
+        Some(self.packs(&samples, device).map(|batch| cross_entropy(self.model, &batch, weight)).sum())
+    }
+
+    /// Whether the held-out loss has not fallen for as many measurements as the training has patience for.
+    pub(super) fn is_out_of_patience(&self) -> bool {
+        let Some(patience) = self.params.patience else { return false };
+        let measured: Vec<f64> = self.log.iter().filter_map(|step| step.heldout_loss).collect();
+        let least =
+            measured.iter().copied().enumerate().reduce(|least, next| if next.1 < least.1 { next } else { least });
+        least.is_some_and(|(at, _)| measured.len() - 1 - at >= patience.get() as usize)
+    }
+
+    /// The weights to hand on, and the step they are from: the last ones, or the best.
+    pub(super) fn kept(&self) -> (u64, Vec<(String, Tensor)>) {
+        let last = || self.weights.iter().map(|(name, weight)| (name.clone(), weight.detach())).collect();
+        self.best.as_ref().and_then(Best::get).unwrap_or_else(|| (self.done(), last()))
     }
 
     /// Saves everything the next step depends on: weights, moments, and the log, whose length is the number of steps.
@@ -118,6 +150,9 @@ impl<'a> Training<'a> {
         model::write_tensors(&folder.path().join(WEIGHTS), &self.weights)?;
         model::write_tensors(&folder.path().join(MOMENTS), &self.optimizer.state())?;
         write_log(&self.log, &folder.path().join(PROGRESS))?;
+        if let Some((_, weights)) = self.best.as_ref().and_then(Best::get) {
+            model::write_tensors(&folder.path().join(BEST), &weights)?;
+        }
         cx.io.save_checkpoint(self.done(), folder.path())
     }
 
@@ -134,6 +169,9 @@ impl<'a> Training<'a> {
         }
         self.optimizer.restore(model::read_tensors(&folder.join(MOMENTS))?)?;
         self.log = read_log(&folder.join(PROGRESS))?;
+        if let Some(best) = &mut self.best {
+            best.restore(&self.log, &folder.join(BEST))?;
+        }
         Ok(())
     }
 
